@@ -1,0 +1,46 @@
+PYTHON ?= python3
+VENV   := .venv
+PY     := $(VENV)/bin/python
+STAMP  := $(VENV)/.stamp
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check verify format clean FORCE
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(STAMP)  ## create .venv with fedstride and the development tools
+	@:
+
+demo: setup  ## train a model on scikit-learn's digits, without choosing a learning rate
+	@$(PY) examples/digits.py
+
+test: setup  ## run the tests
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2
+
+check: setup  ## lint, formatting and types
+	@$(PY) -m ruff check
+	@$(PY) -m ruff format --check
+	@$(PY) -m mypy
+
+verify: setup  ## check the theory numerically
+	@$(VENV)/bin/fedstride verify
+
+format: setup  ## fix what can be fixed, and format
+	@$(PY) -m ruff check --fix
+	@$(PY) -m ruff format
+
+clean:  ## remove .venv, caches and build products
+	@rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# An environment that is half built, or was built in another folder, counts as out of date.
+ifneq ($(shell grep -qsF '$(CURDIR)/$(PY)' $(VENV)/bin/fedstride && $(PY) -c 'import pip' 2>/dev/null && echo whole),whole)
+$(STAMP): FORCE
+endif
+
+$(STAMP): pyproject.toml constraints.txt
+	@echo "Setting up $(VENV): this takes a few minutes the first time."
+	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@

@@ -1,0 +1,38 @@
+"""Federated learning that finds its own step sizes."""
+
+from fedstride import data, engine, recipes
+from fedstride.algorithm import Algorithm
+from fedstride.client.drift import GradientCorrection, Scaffold
+from fedstride.client.gradient import IAG, Minibatch, Noisy
+from fedstride.client.objective import FedDynObjective, FedSplitProx, Moon, Plain, Proximal
+from fedstride.client.step import (
+    Adagrad,
+    Adam,
+    Armijo,
+    Constant,
+    DeltaSGD,
+    Exponential,
+    Momentum,
+    PerStep,
+    Polyak,
+    Stepwise,
+)
+from fedstride.errors import Diverged, FedstrideError, InvalidInput, Refused
+from fedstride.run import Event, Run, load, train
+from fedstride.sampling import Bernoulli, Uniform, Weighted
+from fedstride.server import (
+    AdagradServer,
+    AdamServer,
+    Average,
+    FedDyn,
+    FedExP,
+    FedExPM,
+    FedExProx,
+    FedNova,
+    FedSplit,
+    ServerMomentum,
+    YogiServer,
+)
+from fedstride.wire import Quantize, RandomK, TopK
+
+__version__ = "0.1.0"

@@ -1,0 +1,146 @@
+"""The composition: an algorithm is a choice of few orthogonal parts; what makes no sense is refused, with the reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fedstride.client.drift import Drift, GradientCorrection, Scaffold
+from fedstride.client.gradient import IAG, Estimator, Minibatch, Noisy
+from fedstride.client.objective import FedDynObjective, FedSplitProx, Objective, Plain
+from fedstride.client.step import Adagrad, Adam, Armijo, Constant, DeltaSGD, Momentum, Polyak, Step
+from fedstride.errors import InvalidInput, Refused
+from fedstride.rows import State, Vec
+from fedstride.server import Average, FedDyn, FedNova, FedSplit, Server
+from fedstride.wire import Compressor, feedback
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """objective x gradient estimator x drift correction x client step rule x compressor x server rule."""
+
+    step: Step = field(default_factory=Constant)
+    server: Server = field(default_factory=Average)
+    objective: Objective = field(default_factory=Plain)
+    gradient: Estimator = field(default_factory=Minibatch)
+    drift: Drift | None = None
+    up: Compressor | None = None  # of the update; with gradient correction, of the exchanged gradient
+    down: Compressor | None = None  # of the exchanged gradient's mean
+    error_feedback: bool | None = None  # None: wherever there is a compressor
+    name: str = "custom"
+
+    def __post_init__(self) -> None:
+        _check_kinds(self)
+        for refusal in (_feedback, _down, _scaffold, _iag_and_noise, _fednova, _feddyn, _fedsplit):
+            refusal(self)
+
+    @property
+    def exchanges_gradients(self) -> bool:
+        return self.drift is not None and self.drift.exchanges_gradients
+
+    @property
+    def feeds_back_up(self) -> bool:
+        return self.up is not None and self.error_feedback is not False
+
+    @property
+    def feeds_back_down(self) -> bool:
+        return self.down is not None and self.error_feedback is not False
+
+    def memory(self, x: Vec) -> State:
+        """What a client that never took part remembers."""
+        drift = self.drift.memory(x) if self.drift is not None else {}
+        return {**self.objective.memory(x), **drift, **(feedback.memory(x) if self.feeds_back_up else {})}
+
+
+def _check_kinds(a: Algorithm) -> None:
+    wanted = {
+        "step": ("init", "step"),
+        "server": ("init", "broadcast", "step", "output", "needs"),
+        "objective": ("memory", "terms", "finish"),
+        "gradient": ("begin", "anchor"),
+        "drift": ("correction", "finish", "absorb"),
+        "up": ("compress", "bytes"),
+        "down": ("compress", "bytes"),
+    }
+    for name, methods in wanted.items():
+        part = getattr(a, name)
+        if part is None and name in ("drift", "up", "down"):
+            continue
+        missing = [m for m in methods if not hasattr(part, m)]
+        if missing or isinstance(part, type):
+            hint = f"an instance, as in {part.__name__}(...)" if isinstance(part, type) else f"it has no {missing[0]!r}"
+            raise InvalidInput(f"Algorithm: {name}={part!r} is no {name} part; {hint}.")
+
+
+def _feedback(a: Algorithm) -> None:
+    if a.error_feedback and a.up is None and a.down is None:
+        raise Refused(
+            "error_feedback=True without a compressor: there is no error to feed back. Give up= or down=, or leave it out."
+        )
+
+
+def _down(a: Algorithm) -> None:
+    if a.down is not None and not a.exchanges_gradients:
+        raise Refused(
+            "down= compresses the mean of exchanged gradients, and this algorithm exchanges none. "
+            "Use drift=GradientCorrection(), or up= to compress the updates."
+        )
+
+
+def _scaffold(a: Algorithm) -> None:
+    if isinstance(a.drift, Scaffold) and isinstance(a.step, Momentum | Adam | Adagrad):
+        raise Refused(
+            f"SCAFFOLD with client {type(a.step).__name__}: its control variate is the mean gradient, update / sum of "
+            "steps, which holds only when every move is step x gradient. Use Constant, Armijo, DeltaSGD or Polyak."
+        )
+
+
+def _iag_and_noise(a: Algorithm) -> None:
+    if isinstance(a.gradient, IAG | Noisy) and isinstance(a.step, Armijo):
+        raise Refused(
+            f"Armijo with {type(a.gradient).__name__} gradients: the search compares losses along the gradient of the same "
+            "batch, and this estimate is the gradient of no loss at hand. Use the minibatch estimator."
+        )
+    asks = isinstance(a.step, Polyak) or (isinstance(a.step, DeltaSGD) and not a.step.reuse_gradient)
+    if isinstance(a.gradient, IAG) and asks:
+        raise Refused(
+            f"{type(a.step).__name__} with IAG: the rule asks for the loss, or for a second gradient, of the estimate, and "
+            "IAG has neither. Use Constant, or DeltaSGD(reuse_gradient=True)."
+        )
+
+
+def _fednova(a: Algorithm) -> None:
+    if not isinstance(a.server, FedNova):
+        return
+    mu = getattr(a.objective, "mu", 0.0)
+    if not hasattr(a.step, "effective_steps"):
+        raise Refused(
+            f"FedNova with {type(a.step).__name__}: its weights a_i come from a known number of equal steps, which an "
+            "adaptive rule does not have. Use Constant, PerStep or Momentum."
+        )
+    if isinstance(a.step, Momentum) and a.step.beta and mu:
+        raise Refused("FedNova with momentum and a proximal term: no closed form of a_i is known. Drop one of them.")
+    if isinstance(a.objective, FedDynObjective | FedSplitProx):
+        raise Refused(f"FedNova with {type(a.objective).__name__}: that objective needs its own server rule.")
+
+
+def _feddyn(a: Algorithm) -> None:
+    client, server = isinstance(a.objective, FedDynObjective), isinstance(a.server, FedDyn)
+    if client != server:
+        raise Refused("FedDyn has two halves: objective=FedDynObjective(alpha) and server=FedDyn(alpha). Give both.")
+    if isinstance(a.objective, FedDynObjective) and isinstance(a.server, FedDyn):
+        if a.objective.alpha != a.server.alpha:
+            raise Refused(
+                f"FedDyn: alpha={a.objective.alpha} at the clients and {a.server.alpha} at the server; use one."
+            )
+        if a.drift is not None:
+            raise Refused("FedDyn with a drift correction: both correct the same drift. Use one of them.")
+
+
+def _fedsplit(a: Algorithm) -> None:
+    client, server = isinstance(a.objective, FedSplitProx), isinstance(a.server, FedSplit)
+    if client != server:
+        raise Refused("FedSplit has two halves: objective=FedSplitProx(s) and server=FedSplit(). Give both.")
+    if client and isinstance(a.drift, Scaffold | GradientCorrection):
+        raise Refused("FedSplit with a drift correction: it starts from u, not from x, where the correction is taken.")
+    if client and a.up is not None:
+        raise Refused("FedSplit with a compressor: x = mean z_i holds only for exact updates.")

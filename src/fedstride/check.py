@@ -1,0 +1,260 @@
+"""Everything that can be wrong is found here, before any work is done."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedstride import losses, recipes
+from fedstride.algorithm import Algorithm
+from fedstride.client.gradient import IAG
+from fedstride.client.objective import FedSplitProx, Moon
+from fedstride.client.step import Armijo
+from fedstride.data.federation import Client, Federation, finite, pair
+from fedstride.errors import InvalidInput, Refused, nearest, not_negative, positive
+from fedstride.losses import Loss
+from fedstride.model import Replica, has_batch_statistics, probe
+from fedstride.sampling import Uniform, sampler
+
+BUFFERS = ("average", "local", "frozen")
+LocalSteps = int | Sequence[int] | Callable[[int, int], int]
+PROBE = 8  # samples of the first client that try out model and loss
+
+
+def algorithm_of(choice: str | Algorithm) -> Algorithm:
+    if isinstance(choice, str):
+        return recipes.get(choice)
+    if isinstance(choice, Algorithm):
+        return choice
+    raise InvalidInput(
+        f"algorithm={choice!r} is not usable; expected a name, fs.recipes.NAME(...) or fs.Algorithm(...)."
+    )
+
+
+def whole(name: str, value: Any, least: int = 1) -> int:
+    """The value as an int; numpy's and torch's whole numbers count, 3.0 and True do not."""
+    try:
+        number = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise InvalidInput(f"{name}={value!r} is not usable; expected a whole number >= {least}.")
+    return number
+
+
+def steps_of(
+    local_steps: LocalSteps | None, epochs: float | None, batch_size: int | None, sizes: Sequence[int]
+) -> Callable[[int, int], int]:
+    """A function (round, client) -> number of local steps."""
+    if local_steps is not None and epochs is not None:
+        raise InvalidInput(
+            f"local_steps={local_steps!r} and epochs={epochs!r} say the same thing twice; give one of them."
+        )
+    if local_steps is None:
+        epochs = 1.0 if epochs is None else epochs
+        positive("train", epochs=epochs)
+        per_epoch = [-(-n // min(n, batch_size or n)) for n in sizes]
+        counts = [max(1, -int(-(epochs * m) // 1)) for m in per_epoch]
+        return lambda round, client: counts[client]
+    if callable(local_steps):
+        ask = local_steps
+        return lambda round, client: whole(f"local_steps({round}, {client})", ask(round, client))
+    if not hasattr(local_steps, "__len__"):
+        same = whole("local_steps", local_steps)
+        return lambda round, client: same
+    if len(local_steps) != len(sizes):
+        raise InvalidInput(
+            f"local_steps={local_steps!r} is not usable; expected a whole number, one per client ({len(sizes)}), "
+            "or a function (round, client) -> number."
+        )
+    each = [whole(f"local_steps[{i}]", v) for i, v in enumerate(local_steps)]
+    return lambda round, client: each[client]
+
+
+def weights_of(weights: str | Sequence[float], sizes: Sequence[int]) -> list[float]:
+    if isinstance(weights, str):
+        known = {"uniform": [1.0] * len(sizes), "samples": [float(n) for n in sizes]}
+        known["sample"] = known["samples"]
+        if weights not in known:
+            raise InvalidInput(f"weights={weights!r} is unknown; {nearest(weights, ('uniform', 'samples'))}")
+        return known[weights]
+    values = [float(w) for w in weights]
+    if len(values) != len(sizes) or not all(0 < w < float("inf") for w in values):
+        raise InvalidInput(
+            f"weights: got {len(values)} numbers; expected one positive number per client ({len(sizes)}), "
+            '"uniform" or "samples".'
+        )
+    return values
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What one forward pass tells about model and loss."""
+
+    loss: Loss
+    reduction: str | None
+    moving: tuple[str, ...]
+    random: bool
+
+
+def try_out(model: nn.Module, loss: str | Loss, clients: Federation, test: Client | None) -> Probed:
+    if not isinstance(model, nn.Module):
+        raise InvalidInput(f"model: got {type(model).__name__}; expected a torch.nn.Module.")
+    replica = Replica(model)
+    criterion = losses.resolve(loss)
+    inputs, targets = clients[0].take(torch.arange(min(len(clients[0]), PROBE)))
+    _dtypes("clients[0]", inputs, targets, replica.dtype)
+    if not bool(torch.isfinite(replica.row()).all()):
+        raise InvalidInput("model: its parameters hold NaN or infinite values; expected finite ones to start from.")
+    inputs, targets = inputs.to(replica.device), targets.to(replica.device)
+    try:
+        output, moving, random = probe(model, inputs)
+    except Exception as error:
+        raise InvalidInput(
+            f"model: it fails on clients[0]'s inputs of shape {tuple(inputs.shape)} and type {inputs.dtype}: {error}"
+        ) from error
+    if not isinstance(output, Tensor):
+        raise InvalidInput(f"model: it returns {type(output).__name__}; expected one tensor.")
+    _labels(criterion, output, clients, test, replica.device)
+    _scalar(criterion, output, targets)
+    return Probed(criterion, losses.reduction(criterion, output, targets), moving, random)
+
+
+def _dtypes(name: str, inputs: Tensor, targets: Tensor, wanted: torch.dtype) -> None:
+    for part, values in (("inputs", inputs), ("targets", targets)):
+        if values.is_floating_point() and values.dtype != wanted:
+            raise InvalidInput(
+                f"{name}: {part} are {values.dtype} and the model is {wanted}; expected the same. "
+                f"Convert with {part}.to({wanted}) or model.to({values.dtype})."
+            )
+
+
+def _scalar(loss: Loss, output: Tensor, targets: Tensor) -> None:
+    try:
+        value = loss(output.detach().requires_grad_(output.is_floating_point()), targets)
+    except Exception as error:
+        raise InvalidInput(
+            f"loss: it fails on outputs of shape {tuple(output.shape)} ({output.dtype}) and targets of shape "
+            f"{tuple(targets.shape)} ({targets.dtype}): {error}"
+        ) from error
+    if not isinstance(value, Tensor) or value.dim() > 0:
+        found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise InvalidInput(
+            f'loss: it returns {found}; expected a scalar. Reduce over the batch, as in reduction="mean".'
+        )
+    if not value.requires_grad:
+        raise InvalidInput("loss: its value has no gradient; expected a differentiable function of the model's output.")
+
+
+def _labels(loss: Loss, output: Tensor, clients: Federation, test: Client | None, device: torch.device) -> None:
+    """Class labels beyond the model's outputs would crash, or be read from elsewhere, deep in training."""
+    if output.dim() < 2:
+        return
+    classes = output.shape[1]
+    ignored = getattr(loss, "ignore_index", -100)
+    named = [(f"clients[{i}]", c) for i, c in enumerate(clients)] + ([("test", test)] if test is not None else [])
+    for name, client in named:
+        _, targets = client.take()
+        if targets.is_floating_point() or targets.shape[1:] != output.shape[2:]:
+            continue
+        off = ((targets < 0) | (targets >= classes)) & (targets != ignored)
+        if not bool(off.any()):
+            continue
+        bad = targets[off][:1].to(device)
+        if losses.wants_class_labels(loss) or _breaks(loss, output, bad):
+            raise InvalidInput(
+                f"{name}: label {int(bad)} is out of range; the model has {classes} outputs, expected labels from 0 to "
+                f"{classes - 1}. Relabel the data or widen the model's last layer."
+            )
+
+
+def _breaks(loss: Loss, output: Tensor, bad: Tensor) -> bool:
+    try:
+        loss(output[:1], bad.expand(1, *output.shape[2:]))
+    except (IndexError, RuntimeError):
+        return True
+    return False
+
+
+def test_of(test: Any, clients: Federation, dtype: torch.dtype) -> Client | None:
+    if test is None:
+        return None
+    data = pair("test", test)
+    if len(data) == 0:
+        raise InvalidInput("test: it has no samples; expected at least one, or test=None.")
+    inputs, targets = data.take()
+    finite("test", inputs, targets)
+    _dtypes("test", inputs, targets, dtype)
+    first = clients[0].take(torch.arange(1))[0]
+    if inputs.shape[1:] != first.shape[1:]:
+        raise InvalidInput(
+            f"test: input shape {tuple(inputs.shape[1:])} differs from the clients' {tuple(first.shape[1:])}."
+        )
+    return data
+
+
+def fits(
+    a: Algorithm,
+    model: nn.Module,
+    probed: Probed,
+    clients: Federation,
+    steps: Callable[[int, int], int],
+    batch_size: int | None,
+    cohort: Any,
+    buffers: str,
+    clip_norm: float | None,
+    weight_decay: float,
+) -> None:
+    """Refuse what makes no sense for this algorithm with this model and data."""
+    not_negative("train", weight_decay=weight_decay)
+    positive("train", clip_norm=clip_norm)
+    if buffers not in BUFFERS:
+        raise InvalidInput(f"buffers={buffers!r} is unknown; {nearest(str(buffers), BUFFERS)}")
+    if clip_norm is not None and isinstance(a.step, Armijo):
+        raise Refused(
+            "Armijo with clip_norm: a clipped gradient breaks the search's promise of decrease. Drop one of them."
+        )
+    if isinstance(a.objective, Moon) and not callable(getattr(model, "features", None)):
+        raise Refused(
+            f"MOON needs a model with a `features(inputs)` method, and {type(model).__name__} has none. "
+            "Give it one that returns the representation before the last layer."
+        )
+    chosen = sampler(cohort, len(clients))
+    if isinstance(a.objective, FedSplitProx) and not (isinstance(chosen, Uniform) and chosen.size == len(clients)):
+        raise Refused(
+            "FedSplit with partial participation: x = mean z_i holds only when everybody takes part. Use cohort=None."
+        )
+    if batch_size is not None and not a.gradient.batches:
+        raise Refused(
+            f"batch_size={batch_size} with {type(a.gradient).__name__} gradients, which start from the full batch. "
+            "Leave batch_size out (IAG: use block=)."
+        )
+    if isinstance(a.gradient, IAG):
+        _iag(a.gradient, model, probed, clients, steps, buffers)
+
+
+def _iag(
+    rule: IAG, model: nn.Module, probed: Probed, clients: Federation, steps: Callable[[int, int], int], buffers: str
+) -> None:
+    if probed.random:
+        raise Refused(
+            "IAG with dropout (or another random layer): a component's old and new gradient would differ by the mask, "
+            "not by the model. Remove the random layers, or use fedlin."
+        )
+    if has_batch_statistics(model) and buffers != "frozen":
+        raise Refused(
+            'IAG with BatchNorm: f_i is no sum of components when samples share statistics. Use buffers="frozen" or GroupNorm.'
+        )
+    if probed.reduction is None:
+        raise Refused(
+            "IAG needs a loss that is a mean or a sum over the samples, and this one is neither. Write it as a mean."
+        )
+    replica = Replica(model)
+    row = replica.d * torch.empty((), dtype=replica.dtype).element_size()
+    for client, n in enumerate(clients.sizes):
+        rule.check_memory(client, n, steps(0, client), row)

@@ -1,0 +1,75 @@
+"""The oracle a step rule sees: f_B, weight decay, the objective's terms, clipping, and then the drift correction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedstride.client.objective.terms import Terms
+from fedstride.oracle import Oracle
+from fedstride.rows import Col, Rows, clip, dot, sq
+
+
+def _some(A: Tensor | None, rows: list[int] | slice) -> Tensor | None:
+    return A[rows] if A is not None and A.dim() > 1 else A
+
+
+@dataclass
+class Corrected:
+    """f_B(y) + decay/2 |y|^2 + curvature/2 |y - center|^2 + <linear, y>, and then + <corr, y>.
+
+    Armijo searches on the whole; clipping acts on the gradient before corr is added; Polyak asks for `plain`, the last
+    loss and gradient without corr.
+    """
+
+    base: Oracle
+    terms: Terms
+    corr: Rows | None = None
+    weight_decay: float = 0.0
+    max_norm: float | None = None
+    data_loss: Col | None = None  # f_B with weight decay, for the history
+    plain: tuple[Col, Rows] | None = None
+
+    def loss(self, W: Rows) -> Col:
+        L = self._with_terms(W, self._decayed(W, self.base.loss(W)))
+        return L if self.corr is None else L + dot(self.corr, W)
+
+    def grad(self, W: Rows) -> tuple[Col, Rows]:
+        t = self.terms
+        L, G = self.base.grad(W)
+        if self.weight_decay:
+            L, G = self._decayed(W, L), G.add_(W, alpha=self.weight_decay)
+        self.data_loss = L
+        L = self._with_terms(W, L)
+        if t.curvature and t.center is not None:
+            G.add_(W - t.center, alpha=t.curvature)
+        if t.linear is not None:
+            G.add_(t.linear)
+        if self.max_norm is not None:
+            G = clip(G, self.max_norm)
+        self.plain = (L, G)
+        return (L, G) if self.corr is None else (L + dot(self.corr, W), G + self.corr)
+
+    def take(self, rows: list[int]) -> Corrected:
+        return Corrected(
+            self.base.take(rows), _rows_of(self.terms, rows), _some(self.corr, rows), self.weight_decay, self.max_norm
+        )
+
+    def _decayed(self, W: Rows, L: Col) -> Col:
+        return L + self.weight_decay / 2 * sq(W) if self.weight_decay else L
+
+    def _with_terms(self, W: Rows, L: Col) -> Col:
+        t = self.terms
+        if t.curvature and t.center is not None:
+            L = L + t.curvature / 2 * sq(W - t.center)
+        return L if t.linear is None else L + dot(t.linear, W)
+
+
+def _rows_of(t: Terms, rows: list[int] | slice) -> Terms:
+    return Terms(t.start, t.curvature, _some(t.center, rows), _some(t.linear, rows), t.contrast)
+
+
+def first_rows(t: Terms, corr: Rows | None, n: int) -> tuple[Terms, Rows | None]:
+    """The terms and the correction of the first n rows: those who still have steps to take."""
+    return _rows_of(t, slice(n)), _some(corr, slice(n))

@@ -1,0 +1,55 @@
+"""Noisy full gradients: the stochastic oracle of 004, theorem 4 and appendix L.
+
+Mitra, Jaafar, Pappas, Hassani. Linear convergence in federated learning. NeurIPS 2021 (004).
+Deviations: none; the exchanged gradients are noisy too (004 eq. 89).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedstride.client.site import Site
+from fedstride.errors import not_negative
+from fedstride.oracle import Oracle
+from fedstride.rows import Col, Rows, Vec, repeat
+
+
+@dataclass(frozen=True)
+class Noisy:
+    """The full gradient plus independent N(0, sigma^2) in each coordinate."""
+
+    sigma: float = 0.1
+    batches: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        not_negative(self, sigma=self.sigma)
+
+    def begin(self, site: Site, x: Vec, base: tuple[Col, Rows] | None) -> Callable[[int, int], Oracle]:
+        return lambda k, active: _Noise(site.full(active, k), site, self.sigma, k, list(range(active)))
+
+    def anchor(self, site: Site, x: Vec) -> tuple[Col, Rows]:
+        C = len(site.samples)
+        return _Noise(site.full(C), site, self.sigma, -1, list(range(C))).grad(repeat(x, C))
+
+
+@dataclass(frozen=True)
+class _Noise:
+    base: Oracle
+    site: Site
+    sigma: float
+    k: int
+    rows: list[int]
+
+    def loss(self, W: Rows) -> Col:
+        return self.base.loss(W)
+
+    def grad(self, W: Rows) -> tuple[Col, Rows]:
+        L, G = self.base.grad(W)
+        for i, row in enumerate(self.rows):
+            G[i].add_(self.site.noise(row, self.k, G[i]), alpha=self.sigma)
+        return L, G
+
+    def take(self, rows: list[int]) -> _Noise:
+        return _Noise(self.base.take(rows), self.site, self.sigma, self.k, [self.rows[i] for i in rows])

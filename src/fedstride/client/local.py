@@ -1,0 +1,60 @@
+"""The only local loop: a chunk of clients takes its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from fedstride.client.corrected import Corrected, first_rows
+from fedstride.client.objective import Terms
+from fedstride.client.plan import Plan
+from fedstride.client.step import Step
+from fedstride.oracle import Oracle
+from fedstride.rows import Col, Rows, State, Vec, repeat
+
+
+@dataclass(frozen=True)
+class Options:
+    """What training adds to any algorithm."""
+
+    weight_decay: float = 0.0
+    max_norm: float | None = None  # of the gradient, before any correction
+
+
+@dataclass(frozen=True)
+class Outcome:
+    W: Rows
+    total: Col  # sum of the step sizes used
+    first_loss: Col  # f_B at the first step
+    state: State  # the step rule's, at the end
+
+
+def run(
+    step: Step,
+    oracles: Callable[[int, int], Oracle],
+    x: Vec,
+    plan: Plan,
+    terms: Terms,
+    corr: Rows | None,
+    options: Options,
+) -> Outcome:
+    """tau_i steps for each client; rows are sorted by tau, so those still at work are the first ones."""
+    C = len(plan.clients)
+    W = repeat(x, C) if terms.start is None else terms.start.clone()
+    state = step.init(x, plan)
+    total, first_loss = torch.zeros_like(plan.size), torch.zeros_like(plan.size)
+    for k in range(plan.steps[0]):
+        n = plan.active(k)
+        parts = (terms, corr) if n == C else first_rows(terms, corr, n)
+        oracle = Corrected(oracles(k, n), *parts, options.weight_decay, options.max_norm)
+        Y, now = (W, state) if n == C else (W[:n], {name: v[:n] for name, v in state.items()})
+        L, G = oracle.grad(Y)
+        if k == 0 and oracle.data_loss is not None:
+            first_loss[:n] = oracle.data_loss
+        Y += step.step(Y, L, G, now, oracle)
+        total[:n] += now["eta"]
+        if n < C:  # the others keep their last state
+            state = {name: torch.cat([v, state[name][n:]]) if name in state else v for name, v in now.items()}
+    return Outcome(W, total, first_loss, state)

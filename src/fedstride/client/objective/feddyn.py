@@ -1,0 +1,34 @@
+"""FedDyn's clients: a linear term that makes the local minima agree with the global one.
+
+Acar, Zhao, Matas, Mattina, Whatmough, Saligrama. Federated learning based on dynamic regularization. ICLR 2021.
+Deviations: none. The other half is server/feddyn.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fedstride.client.objective.terms import Terms
+from fedstride.errors import positive
+from fedstride.rows import Rows, State, Vec
+
+
+@dataclass(frozen=True)
+class FedDynObjective:
+    """f_i(y) - <lambda_i, y> + alpha/2 |y - x|^2; then lambda_i -= alpha (y_K - x)."""
+
+    alpha: float = 0.1
+
+    def __post_init__(self) -> None:
+        positive(self, alpha=self.alpha)
+
+    def memory(self, x: Vec) -> State:
+        return {"lambda": torch.zeros_like(x)}
+
+    def terms(self, x: Vec, memory: State) -> Terms:
+        return Terms(curvature=self.alpha, center=x, linear=-memory["lambda"])
+
+    def finish(self, x: Vec, W: Rows, memory: State) -> State:
+        return {"lambda": memory["lambda"] - self.alpha * (W - x)}

@@ -1,0 +1,33 @@
+"""FedSplit's clients: an approximate proximal step from the reflected point.
+
+Pathak, Wainwright. FedSplit: an algorithmic framework for fast federated optimization. NeurIPS 2020 (004 app. J).
+Deviations: none. The other half is server/fedsplit.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedstride.client.objective.terms import Terms
+from fedstride.errors import positive
+from fedstride.rows import Rows, State, Vec
+
+
+@dataclass(frozen=True)
+class FedSplitProx:
+    """u = 2x - z_i; steps on f_i(y) + |y - u|^2 / (2s) that start at u; then z_i += 2 (y - x)."""
+
+    s: float = 0.1
+
+    def __post_init__(self) -> None:
+        positive(self, s=self.s)
+
+    def memory(self, x: Vec) -> State:
+        return {"z": x.clone()}
+
+    def terms(self, x: Vec, memory: State) -> Terms:
+        U = 2 * x - memory["z"]  # 004 eq. (153)
+        return Terms(start=U, curvature=1 / self.s, center=U)
+
+    def finish(self, x: Vec, W: Rows, memory: State) -> State:
+        return {"z": memory["z"] + 2 * (W - x)}  # 004 eq. (153)

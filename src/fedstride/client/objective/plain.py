@@ -1,0 +1,22 @@
+"""The plain objective: f_i and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedstride.client.objective.terms import Terms
+from fedstride.rows import Rows, State, Vec
+
+
+@dataclass(frozen=True)
+class Plain:
+    """f_i(y)."""
+
+    def memory(self, x: Vec) -> State:
+        return {}
+
+    def terms(self, x: Vec, memory: State) -> Terms:
+        return Terms()
+
+    def finish(self, x: Vec, W: Rows, memory: State) -> State:
+        return {}

@@ -1,0 +1,33 @@
+"""The proximal objective of FedProx and, with mu = 1/gamma, of FedExProx.
+
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated optimization in heterogeneous networks. MLSys 2020.
+Li, Acharya, Richtarik. The power of extrapolation in federated learning. NeurIPS 2024.
+Deviations: the proximal point is approached by the client's step rule, as in 000 and 003.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedstride.client.objective.terms import Terms
+from fedstride.errors import not_negative
+from fedstride.rows import Rows, State, Vec
+
+
+@dataclass(frozen=True)
+class Proximal:
+    """f_i(y) + mu/2 |y - x|^2."""
+
+    mu: float = 0.01
+
+    def __post_init__(self) -> None:
+        not_negative(self, mu=self.mu)
+
+    def memory(self, x: Vec) -> State:
+        return {}
+
+    def terms(self, x: Vec, memory: State) -> Terms:
+        return Terms(curvature=self.mu, center=x)
+
+    def finish(self, x: Vec, W: Rows, memory: State) -> State:
+        return {}

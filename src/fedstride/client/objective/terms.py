@@ -1,0 +1,21 @@
+"""What an objective adds to f_B: a quadratic, a linear term, a contrast; and the starting point."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedstride.oracle import Contrast
+from fedstride.rows import Rows
+
+
+@dataclass(frozen=True)
+class Terms:
+    """f_B(y) + curvature/2 |y - center|^2 + <linear, y> + contrast(y)."""
+
+    start: Tensor | None = None  # x if None
+    curvature: float = 0.0
+    center: Tensor | None = None
+    linear: Rows | None = None
+    contrast: Contrast | None = None

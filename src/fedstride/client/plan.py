@@ -1,0 +1,31 @@
+"""What a chunk of clients knows before its local work starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from fedstride.rows import Col
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One row per client of the chunk; rows are sorted by their number of steps, longest first."""
+
+    seed: int
+    round: int  # 0 for the first
+    rounds: int
+    clients: tuple[int, ...]
+    steps: tuple[int, ...]  # tau_i
+    size: Col  # n_i, samples
+    batch: Col  # b_i, samples per step
+    broadcast: dict[str, Tensor] = field(default_factory=dict)  # what the server sent beside the model
+
+    @property
+    def tau(self) -> Col:
+        return self.size.new_tensor(self.steps)[:, None]
+
+    def active(self, k: int) -> int:
+        """How many clients take step k: they are the first rows."""
+        return sum(tau > k for tau in self.steps)

@@ -1,0 +1,40 @@
+"""Client step rules: from the loss and gradient at hand to a move."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fedstride.client.plan import Plan
+from fedstride.client.step.adaptive import Adagrad, Adam
+from fedstride.client.step.armijo import Armijo
+from fedstride.client.step.constant import Constant, PerStep
+from fedstride.client.step.delta_sgd import DeltaSGD
+from fedstride.client.step.momentum import Momentum
+from fedstride.client.step.polyak import Polyak
+from fedstride.client.step.schedule import Exponential, Stepwise
+from fedstride.oracle import Oracle
+from fedstride.rows import Col, Rows, State, Vec
+
+__all__ = [
+    "Adagrad",
+    "Adam",
+    "Armijo",
+    "Constant",
+    "DeltaSGD",
+    "Exponential",
+    "Momentum",
+    "PerStep",
+    "Polyak",
+    "Step",
+    "Stepwise",
+]
+
+
+class Step(Protocol):
+    """A rule is fresh in every round. It leaves the step size it used in state["eta"], a Col."""
+
+    def init(self, x: Vec, plan: Plan) -> State: ...
+
+    def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
+        """The move: W += result. L and G are the corrected oracle's at W."""
+        ...

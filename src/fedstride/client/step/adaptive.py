@@ -1,0 +1,64 @@
+"""Adam and Adagrad at the clients, as torch.optim computes them; fresh each round.
+
+Kingma, Ba. Adam. ICLR 2015. Duchi, Hazan, Singer. Adaptive subgradient methods. JMLR 2011.
+Deviations: none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fedstride.client.plan import Plan
+from fedstride.client.step.schedule import Schedule, rate
+from fedstride.errors import decay, not_negative, positive
+from fedstride.oracle import Oracle
+from fedstride.rows import Col, Rows, State, Vec
+
+
+@dataclass(frozen=True)
+class Adam:
+    """m, v = moving averages of g and g^2, bias-corrected; y -= lr m / (sqrt(v) + eps)."""
+
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    schedule: Schedule | None = None
+
+    def __post_init__(self) -> None:
+        positive(self, lr=self.lr, eps=self.eps)
+        decay("Adam.betas", first=self.betas[0], second=self.betas[1])
+
+    def init(self, x: Vec, plan: Plan) -> State:
+        zeros = x.new_zeros(len(plan.clients), len(x))
+        eta = torch.full_like(plan.size, rate(self.lr, self.schedule, plan.round, plan.rounds))
+        return {"eta": eta, "m": zeros, "v": zeros.clone(), "t": torch.zeros_like(eta)}
+
+    def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
+        b1, b2 = self.betas
+        t = state["t"] = state["t"] + 1
+        m = state["m"] = b1 * state["m"] + (1 - b1) * G
+        v = state["v"] = b2 * state["v"] + (1 - b2) * G**2
+        return -state["eta"] / (1 - b1**t) * m / (v.sqrt() / (1 - b2**t).sqrt() + self.eps)
+
+
+@dataclass(frozen=True)
+class Adagrad:
+    """v += g^2; y -= lr g / (sqrt(v) + eps)."""
+
+    lr: float = 1e-2
+    eps: float = 1e-10
+    schedule: Schedule | None = None
+
+    def __post_init__(self) -> None:
+        positive(self, lr=self.lr)
+        not_negative(self, eps=self.eps)
+
+    def init(self, x: Vec, plan: Plan) -> State:
+        eta = torch.full_like(plan.size, rate(self.lr, self.schedule, plan.round, plan.rounds))
+        return {"eta": eta, "v": x.new_zeros(len(plan.clients), len(x))}
+
+    def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
+        state["v"] = state["v"] + G**2
+        return -state["eta"] * G / (state["v"].sqrt() + self.eps)

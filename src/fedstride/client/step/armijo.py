@@ -1,0 +1,76 @@
+"""Armijo's line search on the clients: the largest step of a grid that decreases the batch's loss enough.
+
+Federated stochastic line search (000 alg. 2 and 3), after Vaswani et al. Painless stochastic gradient. NeurIPS 2019.
+Deviations: the step never exceeds lr_max; after 100 trials the step 1e-6 is taken; a gradient below 1e-8 means no move.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fedstride.client.plan import Plan
+from fedstride.errors import InvalidInput, fraction, nearest, positive
+from fedstride.oracle import Oracle
+from fedstride.rows import Col, Rows, State, Vec, norm, sq
+
+RESETS = ("keep", "max", "grow")
+TRIALS = 100  # most trials of one search
+FALLBACK = 1e-6  # the step after a search without success
+TINY = 1e-8  # a shorter gradient is taken for zero
+
+
+@dataclass(frozen=True)
+class Armijo:
+    """while f_B(y - eta g) > f_B(y) - c eta |g|^2: eta *= backtrack; then y -= eta g.
+
+    A client's first search of a round starts at lr_max, later ones where `reset` says: at the last step ("keep"), at
+    lr_max ("max"), or at the last step times growth^(b/n) ("grow").
+    """
+
+    lr_max: float = 1.0
+    c: float = 0.1
+    backtrack: float = 0.9
+    reset: str = "grow"
+    growth: float = 2.0
+
+    def __post_init__(self) -> None:
+        positive(self, lr_max=self.lr_max)
+        fraction(self, c=self.c, backtrack=self.backtrack)
+        if self.reset not in RESETS:
+            raise InvalidInput(f"Armijo: reset={self.reset!r} is unknown; {nearest(str(self.reset), RESETS)}")
+        if not self.growth >= 1:
+            raise InvalidInput(f"Armijo: growth={self.growth!r} is not usable; expected a number >= 1.")
+
+    def init(self, x: Vec, plan: Plan) -> State:
+        zero = torch.zeros_like(plan.size)
+        growth = (self.growth ** (plan.batch / plan.size)) if self.reset == "grow" else torch.ones_like(zero)
+        start = torch.full_like(zero, self.lr_max)
+        return {"eta": zero, "start": start, "growth": growth, "trials": zero.clone(), "failed": zero.clone()}
+
+    def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
+        eta = state["start"].clone()
+        square = sq(G)
+        trials, found = torch.zeros_like(eta), norm(G) < TINY
+        still = ~found
+        open_rows = torch.where(still[:, 0])[0].tolist()
+        for _ in range(TRIALS):
+            if not open_rows:
+                break
+            some = open_rows if len(open_rows) < len(W) else slice(None)
+            part = oracle if isinstance(some, slice) else oracle.take(open_rows)
+            value = part.loss(W[some] - eta[some] * G[some])
+            trials[some] += 1
+            enough = value <= L[some] - self.c * eta[some] * square[some]  # 000 eq. (3)
+            found[some] = enough
+            eta[some] = torch.where(enough, eta[some], self.backtrack * eta[some])
+            open_rows = [i for i, ok in zip(open_rows, enough[:, 0].tolist(), strict=True) if not ok]
+        failed = still & ~found
+        state["eta"] = torch.where(failed, FALLBACK, torch.where(still, eta, 0.0))
+        state["trials"], state["failed"] = state["trials"] + trials, state["failed"] + failed
+        state["start"] = self._restart(eta, state["growth"])
+        return -state["eta"] * G
+
+    def _restart(self, eta: Col, growth: Col) -> Col:
+        return torch.full_like(eta, self.lr_max) if self.reset == "max" else (growth * eta).clamp(max=self.lr_max)

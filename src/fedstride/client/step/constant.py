@@ -1,0 +1,63 @@
+"""A constant step, the same for all clients or divided by each client's number of steps.
+
+McMahan, Moore, Ramage, Hampson, Aguera y Arcas. Communication-efficient learning of deep networks. AISTATS 2017.
+Mitra, Jaafar, Pappas, Hassani. Linear convergence in federated learning. NeurIPS 2021 (004), for PerStep.
+Deviations: none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fedstride.client.plan import Plan
+from fedstride.client.step.schedule import Schedule, rate
+from fedstride.errors import positive
+from fedstride.oracle import Oracle
+from fedstride.rows import Col, Rows, State, Vec
+
+
+def fednova_weight(eta: Col, tau: Col, mu: float) -> Col:
+    """a_i of FedNova for plain steps: tau, or (1 - (1 - eta mu)^tau) / (eta mu) with a proximal term."""
+    return tau if mu == 0 else (1 - (1 - eta * mu) ** tau) / (eta * mu)
+
+
+@dataclass(frozen=True)
+class Constant:
+    """y -= lr g."""
+
+    lr: float = 0.1
+    schedule: Schedule | None = None
+
+    def __post_init__(self) -> None:
+        positive(self, lr=self.lr)
+
+    def init(self, x: Vec, plan: Plan) -> State:
+        return {"eta": torch.full_like(plan.size, rate(self.lr, self.schedule, plan.round, plan.rounds))}
+
+    def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
+        return -state["eta"] * G
+
+    def effective_steps(self, plan: Plan, mu: float) -> Col:
+        return fednova_weight(self.init(plan.size, plan)["eta"], plan.tau, mu)
+
+
+@dataclass(frozen=True)
+class PerStep:
+    """y -= (lr / tau_i) g: a client that takes more steps takes smaller ones (004)."""
+
+    lr: float = 0.1
+    schedule: Schedule | None = None
+
+    def __post_init__(self) -> None:
+        positive(self, lr=self.lr)
+
+    def init(self, x: Vec, plan: Plan) -> State:
+        return {"eta": rate(self.lr, self.schedule, plan.round, plan.rounds) / plan.tau}
+
+    def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
+        return -state["eta"] * G
+
+    def effective_steps(self, plan: Plan, mu: float) -> Col:
+        return fednova_weight(self.init(plan.size, plan)["eta"], plan.tau, mu)

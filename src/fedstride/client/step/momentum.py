@@ -1,0 +1,39 @@
+"""Heavy-ball momentum as torch.optim.SGD computes it; fresh each round. Deviations: none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fedstride.client.plan import Plan
+from fedstride.client.step.schedule import Schedule, rate
+from fedstride.errors import decay, positive
+from fedstride.oracle import Oracle
+from fedstride.rows import Col, Rows, State, Vec
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """v = beta v + g; y -= lr v."""
+
+    lr: float = 0.1
+    beta: float = 0.9
+    schedule: Schedule | None = None
+
+    def __post_init__(self) -> None:
+        positive(self, lr=self.lr)
+        decay(self, beta=self.beta)
+
+    def init(self, x: Vec, plan: Plan) -> State:
+        eta = torch.full_like(plan.size, rate(self.lr, self.schedule, plan.round, plan.rounds))
+        return {"eta": eta, "v": x.new_zeros(len(plan.clients), len(x))}
+
+    def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
+        state["v"] = self.beta * state["v"] + G
+        return -state["eta"] * state["v"]
+
+    def effective_steps(self, plan: Plan, mu: float) -> Col:
+        """a_i of FedNova: (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho)."""
+        rho, tau = self.beta, plan.tau
+        return (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)

@@ -1,0 +1,44 @@
+"""The stochastic Polyak step (SPS): the step that would reach f* if the loss were linear.
+
+Loizou, Vaswani, Laradji, Lacoste-Julien. Stochastic Polyak step-size for SGD. AISTATS 2021 (001 footnote 4).
+Deviations: never negative, should f* lie above the loss. Under a drift correction the step comes from the plain loss
+and gradient and moves along g + corr.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fedstride.client.plan import Plan
+from fedstride.errors import InvalidInput, positive
+from fedstride.oracle import Oracle
+from fedstride.rows import Col, Rows, State, Vec, sq
+
+
+@dataclass(frozen=True)
+class Polyak:
+    """eta = (f_B - f*) / (c |g|^2 + 1e-8), at most lr_max, growing by at most growth^(b/n) a step."""
+
+    c: float = 0.5
+    lr_max: float | None = None
+    f_star: float = 0.0
+    growth: float | None = None
+
+    def __post_init__(self) -> None:
+        positive(self, c=self.c, lr_max=self.lr_max)
+        if self.growth is not None and not self.growth >= 1:
+            raise InvalidInput(f"Polyak: growth={self.growth!r} is not usable; expected a number >= 1, or None.")
+
+    def init(self, x: Vec, plan: Plan) -> State:
+        one = torch.ones_like(plan.size)
+        return {"eta": one, "growth": (self.growth or 1.0) ** (plan.batch / plan.size) * one}
+
+    def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
+        L, g = getattr(oracle, "plain", None) or (L, G)
+        eta = ((L - self.f_star) / (self.c * sq(g) + 1e-8)).clamp(min=0)  # 001 fn 4
+        if self.growth is not None:
+            eta = torch.minimum(eta, state["growth"] * state["eta"])
+        state["eta"] = eta if self.lr_max is None else eta.clamp(max=self.lr_max)
+        return -state["eta"] * G

@@ -1,0 +1,5 @@
+"""Federated data: who holds what."""
+
+from fedstride.data.federation import Federation
+
+__all__ = ["Federation"]

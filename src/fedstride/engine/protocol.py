@@ -1,0 +1,72 @@
+"""What an engine is given, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from fedstride.client.site import Samples
+from fedstride.losses import Loss
+from fedstride.rows import State, Vec
+from fedstride.work import Work
+
+
+@dataclass(frozen=True)
+class Task:
+    """Everything about a run that does not change from round to round."""
+
+    model: nn.Module
+    loss: Loss
+    reduction: str | None  # of the loss over a batch
+    clients: Sequence[Samples]
+    weights: Sequence[float]  # one per client, not normalised
+    batch_size: int | None
+    seed: int
+    rounds: int
+    moving: tuple[str, ...]  # buffers that move in training
+    buffers: str  # what happens to them: average, local or frozen
+    random: bool  # the model draws random numbers
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The aggregate of an exchange, one number per client and metric, and who was lost and why."""
+
+    fields: State
+    weight: float  # of those who answered
+    metrics: dict[str, Tensor]  # in the cohort's order
+    bytes_up: int
+    lost: dict[int, str] = field(default_factory=dict)
+
+
+class Clients(Protocol):
+    """A federation at work."""
+
+    def exchange(
+        self, work: Work, x: Vec, stats: Vec, broadcast: State, round: int, cohort: Sequence[tuple[int, int]]
+    ) -> Reply:
+        """Let the cohort of (client, steps) pairs work. What they remember counts only after commit()."""
+        ...
+
+    def commit(self) -> None: ...
+
+    def evaluate(self, x: Vec, stats: Vec, test: Samples) -> tuple[float, float | None]:
+        """(loss, accuracy or None) of a model."""
+        ...
+
+    def state(self) -> dict[str, Tensor]:
+        """What the clients remember, for a checkpoint."""
+        ...
+
+    def restore(self, state: dict[str, Tensor]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Engine(Protocol):
+    def open(self, task: Task, fresh: State) -> Clients:
+        """Bring a federation to work; fresh = what a client that never took part remembers."""
+        ...

@@ -1,0 +1,66 @@
+"""What can go wrong, by kind: every error that fedstride raises on purpose is a FedstrideError."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedstride.run import Run
+
+
+class FedstrideError(Exception):
+    """Base of all errors of this package."""
+
+
+class InvalidInput(FedstrideError, ValueError):
+    """An argument or a data set that cannot be used; the message names it and says how to fix it."""
+
+
+class Refused(FedstrideError, ValueError):
+    """Parts that make no sense together; the message says why."""
+
+
+class Diverged(FedstrideError, RuntimeError):
+    """The model became non-finite. `run` holds the history and the last finite model."""
+
+    def __init__(self, message: str, run: Run, round: int, clients: list[int]) -> None:
+        super().__init__(message)
+        self.run, self.round, self.clients = run, round, clients
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """', did you mean ...?' for an unknown name, or the list of the valid ones."""
+    valid = sorted(valid)
+    close = difflib.get_close_matches(name.lower(), valid, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else f"expected one of: {', '.join(valid)}."
+
+
+def positive(part: object, **values: float | None) -> None:
+    """Refuse rates that are not positive and finite; None means 'not set'."""
+    _each(part, values, lambda v: 0 < v < float("inf"), "a positive finite number")
+
+
+def not_negative(part: object, **values: float | None) -> None:
+    """Refuse negative or non-finite values; zero means 'off'."""
+    _each(part, values, lambda v: 0 <= v < float("inf"), "a finite number >= 0 (0 turns it off)")
+
+
+def fraction(part: object, **values: float | None) -> None:
+    """Refuse what is not strictly between 0 and 1."""
+    _each(part, values, lambda v: 0 < v < 1, "a number strictly between 0 and 1")
+
+
+def decay(part: object, **values: float | None) -> None:
+    """Refuse what is not in [0, 1); zero means 'off'."""
+    _each(part, values, lambda v: 0 <= v < 1, "a number in [0, 1) (0 turns it off)")
+
+
+def _each(part: object, values: dict[str, float | None], ok, expected: str) -> None:  # type: ignore[no-untyped-def]
+    owner = part if isinstance(part, str) else type(part).__name__
+    for name, value in values.items():
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not ok(value):
+            raise InvalidInput(f"{owner}: {name}={value!r} is not usable; expected {expected}.")

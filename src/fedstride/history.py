@@ -1,0 +1,38 @@
+"""What happened, round by round, in three currencies: bytes, evaluations, seconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+Row = dict[str, Any]
+
+COLUMNS = {
+    "round": "number of finished rounds",
+    "train_loss": "p-weighted mean of the cohort's first local losses",
+    "test_loss": "loss of the returned model on the test set",
+    "test_accuracy": "share of right predictions on the test set",
+    "server_step": "step of the server along the mean update",
+    "client_step": "p-weighted mean of the clients' mean step",
+    "trials": "line-search trials per local step",
+    "failed": "line searches without success",
+    "drift": "sqrt(S - |Dbar|^2): how far the clients' updates are from their mean",
+    "bytes_up": "from clients to server",
+    "bytes_down": "from server to clients",
+    "gradients": "samples whose gradient was evaluated",
+    "forwards": "samples evaluated forward only (line-search trials)",
+    "seconds": "wall-clock time of the round, evaluation included",
+    "participants": "clients that answered",
+    "lost": "clients that did not",
+}
+
+
+class History(list[Row]):
+    """Rows as dictionaries; history["train_loss"] is a column; frame() a pandas frame."""
+
+    def __getitem__(self, key: Any) -> Any:
+        return [row[key] for row in self] if isinstance(key, str) else super().__getitem__(key)
+
+    def frame(self) -> pd.DataFrame:
+        return pd.DataFrame(list(self), columns=list(COLUMNS))

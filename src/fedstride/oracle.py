@@ -1,0 +1,124 @@
+"""Loss and gradient of C clients at once, each on its own batch. Here: one client after another, through one module."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedstride.losses import Loss
+from fedstride.model import Replica, own_randomness
+from fedstride.rows import Col, Rows
+
+
+class Oracle(Protocol):
+    """The clients' data at this step."""
+
+    def loss(self, W: Rows) -> Col: ...
+
+    def grad(self, W: Rows) -> tuple[Col, Rows]: ...
+
+    def take(self, rows: list[int]) -> Oracle:
+        """The same batches, for some of the rows only."""
+        ...
+
+
+class Contrast(Protocol):
+    """A term of the loss that compares a client's features with those of other models (MOON)."""
+
+    def others(self, replica: Replica, row: int, inputs: Tensor) -> tuple[Tensor, ...]: ...
+
+    def value(self, z: Tensor, others: tuple[Tensor, ...]) -> Tensor: ...
+
+
+class Meter:
+    """Samples evaluated, per client of a chunk: gradients, and forward passes alone."""
+
+    def __init__(self, C: int) -> None:
+        self.gradients, self.forwards = [0] * C, [0] * C
+
+
+class Loop:
+    """f_B and its gradient for each row, by automatic differentiation through the replica.
+
+    All evaluations by one object share batch, dropout mask and normalisation statistics: the random state is set from
+    the row's seed each time, and only the first gradient moves the buffers.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        loss: Loss,
+        batches: Sequence[tuple[Tensor, Tensor]],
+        meter: Meter,
+        *,
+        rows: Sequence[int] | None = None,
+        seeds: Sequence[int] | None = None,
+        stats: Rows | None = None,
+        contrast: Contrast | None = None,
+        moves_stats: bool = True,
+    ) -> None:
+        self.replica, self.criterion, self.batches, self.meter = replica, loss, batches, meter
+        self.rows = list(range(len(batches))) if rows is None else list(rows)  # positions in the chunk
+        self.seeds, self.stats, self.contrast, self.moves_stats = seeds, stats, contrast, moves_stats
+        self.others: dict[int, tuple[Tensor, ...]] = {}
+
+    def loss(self, W: Rows) -> Col:
+        L = W.new_empty(len(W), 1)
+        with torch.no_grad():
+            for i in range(len(W)):
+                L[i, 0] = self._value(i, W[i])
+                self.meter.forwards[self.rows[i]] += len(self.batches[i][0])
+        return L
+
+    def grad(self, W: Rows) -> tuple[Col, Rows]:
+        L, G = W.new_empty(len(W), 1), torch.empty_like(W)
+        for i in range(len(W)):
+            value = self._value(i, W[i])
+            parts = torch.autograd.grad(value, self.replica.parameters, allow_unused=True)
+            L[i, 0] = value.detach()
+            torch.cat([_flat(g, n, W) for g, n in zip(parts, self.replica.sizes, strict=True)], out=G[i])
+            if self.stats is not None and self.moves_stats:
+                self.stats[self.rows[i]] = self.replica.stats()
+            self.meter.gradients[self.rows[i]] += len(self.batches[i][0])
+        self.moves_stats = False
+        return L, G
+
+    def take(self, rows: list[int]) -> Loop:
+        return Loop(
+            self.replica,
+            self.criterion,
+            [self.batches[i] for i in rows],
+            self.meter,
+            rows=[self.rows[i] for i in rows],
+            seeds=None if self.seeds is None else [self.seeds[i] for i in rows],
+            stats=self.stats,
+            contrast=self.contrast,
+            moves_stats=self.moves_stats,
+        )
+
+    def _value(self, i: int, row: Tensor) -> Tensor:
+        if self.seeds is None:
+            return self._forward(i, row)
+        with own_randomness(self.replica.device):
+            torch.manual_seed(self.seeds[i])
+            return self._forward(i, row)
+
+    def _forward(self, i: int, row: Tensor) -> Tensor:
+        replica = self.replica
+        inputs, targets = (t.to(replica.device) for t in self.batches[i])
+        if self.contrast is not None and i not in self.others:
+            self.others[i] = self.contrast.others(replica, self.rows[i], inputs)
+        replica.bind(row)  # last: autograd reads the parameters again on its way back
+        if self.stats is not None:
+            replica.bind_stats(self.stats[self.rows[i]])
+        value = self.criterion(replica.module(inputs), targets)
+        if self.contrast is not None:
+            value = value + self.contrast.value(replica.module.features(inputs), self.others[i])  # type: ignore[operator]
+        return value
+
+
+def _flat(g: Tensor | None, n: int, W: Rows) -> Tensor:
+    return W.new_zeros(n) if g is None else g.reshape(-1)

@@ -1,0 +1,259 @@
+"""The table: name -> composition. Every algorithm of the five papers and of their rivals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from fedstride.algorithm import Algorithm
+from fedstride.client.drift import GradientCorrection, Scaffold
+from fedstride.client.gradient import IAG
+from fedstride.client.objective import FedDynObjective, FedSplitProx, Moon, Proximal
+from fedstride.client.step import Armijo, Constant, DeltaSGD, Momentum, PerStep, Polyak
+from fedstride.client.step.schedule import Schedule
+from fedstride.errors import InvalidInput, nearest, positive
+from fedstride.server import (
+    AdagradServer,
+    AdamServer,
+    Average,
+    FedDyn,
+    FedExP,
+    FedExPM,
+    FedExProx,
+    FedNova,
+    FedSplit,
+    ServerMomentum,
+    YogiServer,
+)
+from fedstride.wire import Compressor
+
+Make = TypeVar("Make", bound=Callable[..., Algorithm])
+RECIPES: dict[str, Callable[..., Algorithm]] = {}
+
+
+def recipe(make: Make) -> Make:
+    """Enter a recipe into the table under its own name."""
+    RECIPES[make.__name__] = make
+    return make
+
+
+def get(name: str) -> Algorithm:
+    """The recipe of this name with its defaults."""
+    if name not in RECIPES:
+        raise InvalidInput(f"algorithm={name!r} is unknown; {nearest(name, RECIPES)}")
+    return RECIPES[name]()
+
+
+@recipe
+def fedavg(lr: float = 0.1, server_lr: float = 1.0, schedule: Schedule | None = None) -> Algorithm:
+    """Federated averaging of constant-step SGD clients."""
+    return Algorithm(Constant(lr, schedule), Average(server_lr), name="fedavg")
+
+
+@recipe
+def fedavgm(lr: float = 0.1, server_lr: float = 1.0, beta: float = 0.9, schedule: Schedule | None = None) -> Algorithm:
+    """FedAvg with momentum at the server."""
+    return Algorithm(Constant(lr, schedule), ServerMomentum(server_lr, beta), name="fedavgm")
+
+
+@recipe
+def fedprox(lr: float = 0.1, mu: float = 0.01, server_lr: float = 1.0, schedule: Schedule | None = None) -> Algorithm:
+    """FedAvg whose clients stay near the global model: mu/2 |y - x|^2."""
+    return Algorithm(Constant(lr, schedule), Average(server_lr), Proximal(mu), name="fedprox")
+
+
+@recipe
+def fednova(
+    lr: float = 0.1, server_lr: float = 1.0, beta: float = 0.0, mu: float = 0.0, schedule: Schedule | None = None
+) -> Algorithm:
+    """Updates normalised by each client's effective number of steps; beta = the clients' momentum."""
+    step = Momentum(lr, beta, schedule) if beta else Constant(lr, schedule)
+    return Algorithm(step, FedNova(server_lr), Proximal(mu), name="fednova")
+
+
+@recipe
+def feddyn(lr: float = 0.1, alpha: float = 0.1, schedule: Schedule | None = None) -> Algorithm:
+    """Dynamic regularisation: local minima are made to agree with the global one."""
+    return Algorithm(Constant(lr, schedule), FedDyn(alpha), FedDynObjective(alpha), name="feddyn")
+
+
+@recipe
+def moon(
+    lr: float = 0.1,
+    mu: float = 1.0,
+    temperature: float = 0.5,
+    server_lr: float = 1.0,
+    schedule: Schedule | None = None,
+) -> Algorithm:
+    """Model-contrastive learning; the model needs a `features` method."""
+    return Algorithm(Constant(lr, schedule), Average(server_lr), Moon(mu, temperature), name="moon")
+
+
+@recipe
+def scaffold(lr: float = 0.1, server_lr: float = 1.0, schedule: Schedule | None = None) -> Algorithm:
+    """Control variates against client drift."""
+    return Algorithm(Constant(lr, schedule), Average(server_lr), drift=Scaffold(), name="scaffold")
+
+
+@recipe
+def fedadam(
+    lr: float = 0.1,
+    server_lr: float = 0.1,
+    betas: tuple[float, float] = (0.9, 0.99),
+    tau: float = 1e-3,
+    bias_correction: bool = False,
+    schedule: Schedule | None = None,
+) -> Algorithm:
+    """Adam at the server."""
+    return Algorithm(Constant(lr, schedule), AdamServer(server_lr, betas, tau, bias_correction), name="fedadam")
+
+
+@recipe
+def fedadagrad(
+    lr: float = 0.1,
+    server_lr: float = 0.1,
+    beta: float = 0.0,
+    tau: float = 1e-3,
+    schedule: Schedule | None = None,
+) -> Algorithm:
+    """Adagrad at the server."""
+    return Algorithm(Constant(lr, schedule), AdagradServer(server_lr, beta, tau), name="fedadagrad")
+
+
+@recipe
+def fedyogi(
+    lr: float = 0.1,
+    server_lr: float = 0.1,
+    betas: tuple[float, float] = (0.9, 0.99),
+    tau: float = 1e-3,
+    schedule: Schedule | None = None,
+) -> Algorithm:
+    """Yogi at the server."""
+    return Algorithm(Constant(lr, schedule), YogiServer(server_lr, betas, tau), name="fedyogi")
+
+
+@recipe
+def fedexp(
+    lr: float = 0.1,
+    eps: float = 1e-3,
+    server_lr_max: float | None = None,
+    exact: bool = False,
+    schedule: Schedule | None = None,
+) -> Algorithm:
+    """The server extrapolates by the diversity of the updates; returns the mean of the last two iterates."""
+    return Algorithm(Constant(lr, schedule), FedExP(eps, server_lr_max, exact), name="fedexp")
+
+
+@recipe
+def fedexpm(lr: float = 0.1, eps: float = 1e-3, beta: float = 0.9, schedule: Schedule | None = None) -> Algorithm:
+    """FedExP with server momentum."""
+    return Algorithm(Constant(lr, schedule), FedExPM(eps, beta), name="fedexpm")
+
+
+@recipe
+def scaffold_exp(
+    lr: float = 0.1, eps: float = 1e-3, server_lr_max: float | None = None, schedule: Schedule | None = None
+) -> Algorithm:
+    """FedExP's server on SCAFFOLD's clients."""
+    return Algorithm(Constant(lr, schedule), FedExP(eps, server_lr_max), drift=Scaffold(), name="scaffold_exp")
+
+
+@recipe
+def fedexprox(
+    lr: float = 0.1, gamma: float = 1.0, alpha: float | str = "grads", schedule: Schedule | None = None
+) -> Algorithm:
+    """Extrapolated proximal steps: clients approach the minimum of f_i + |y - x|^2 / (2 gamma)."""
+    positive("fedexprox", gamma=gamma)
+    return Algorithm(Constant(lr, schedule), FedExProx(alpha), Proximal(1 / gamma), name="fedexprox")
+
+
+@recipe
+def fedsls(
+    lr_max: float = 1.0,
+    c: float = 0.1,
+    backtrack: float = 0.9,
+    reset: str = "grow",
+    growth: float = 2.0,
+    server_lr: float = 1.0,
+) -> Algorithm:
+    """Armijo's line search on the clients; a server step of at most 1."""
+    positive("fedsls", server_lr=server_lr)
+    if server_lr > 1:
+        raise InvalidInput(f"fedsls: server_lr={server_lr!r} is above 1; FedSLS does not extrapolate, fedexpsls does.")
+    return Algorithm(Armijo(lr_max, c, backtrack, reset, growth), Average(server_lr), name="fedsls")
+
+
+@recipe
+def fedexpsls(
+    lr_max: float = 1.0,
+    c: float = 0.1,
+    backtrack: float = 0.9,
+    reset: str = "grow",
+    growth: float = 2.0,
+    eps: float = 1e-3,
+    server_lr_max: float | None = None,
+) -> Algorithm:
+    """Armijo's line search on the clients, extrapolation at the server; returns the last iterate."""
+    server = FedExP(eps, server_lr_max, last_two=False)
+    return Algorithm(Armijo(lr_max, c, backtrack, reset, growth), server, name="fedexpsls")
+
+
+@recipe
+def delta_sgd(
+    lr0: float = 0.2,
+    theta0: float = 1.0,
+    gamma: float = 2.0,
+    delta: float = 0.1,
+    reuse_gradient: bool = False,
+    server_lr: float = 1.0,
+) -> Algorithm:
+    """Clients whose step adapts to local smoothness."""
+    return Algorithm(DeltaSGD(lr0, theta0, gamma, delta, reuse_gradient), Average(server_lr), name="delta_sgd")
+
+
+@recipe
+def fedsps(
+    c: float = 0.5,
+    lr_max: float | None = None,
+    f_star: float = 0.0,
+    growth: float | None = None,
+    server_lr: float = 1.0,
+) -> Algorithm:
+    """Clients with the stochastic Polyak step."""
+    return Algorithm(Polyak(c, lr_max, f_star, growth), Average(server_lr), name="fedsps")
+
+
+@recipe
+def fedlin(
+    lr: float = 0.1,
+    up: Compressor | None = None,
+    down: Compressor | None = None,
+    error_feedback: bool | None = None,
+    server_lr: float = 1.0,
+) -> Algorithm:
+    """Gradient correction with steps lr / tau_i; compressed gradient exchange."""
+    return Algorithm(
+        PerStep(lr),
+        Average(server_lr),
+        drift=GradientCorrection(),
+        up=up,
+        down=down,
+        error_feedback=error_feedback,
+        name="fedlin",
+    )
+
+
+@recipe
+def fedtrack(lr: float = 0.01, block: int = 1) -> Algorithm:
+    """Gradient correction with incrementally aggregated gradients, `block` samples per component."""
+    return Algorithm(Constant(lr), gradient=IAG(block), drift=GradientCorrection(), name="fedtrack")
+
+
+@recipe
+def fedsplit(prox: float = 0.1, lr: float = 0.05) -> Algorithm:
+    """Operator splitting with `prox` = s and inner gradient steps of size lr; full participation only."""
+    return Algorithm(Constant(lr), FedSplit(), FedSplitProx(prox), name="fedsplit")
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(f"fedstride.recipes has no recipe {name!r}; {nearest(name, RECIPES)}")

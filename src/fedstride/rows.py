@@ -1,0 +1,53 @@
+"""Maths on matrices with one row per client.
+
+W [C, d] holds the models of C clients; a Col [C, 1] holds one number per client; a Vec [d] is the global model.
+Row sums do not depend on C, so a client gets the same bits alone and in company.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+Rows = Tensor  # [C, d]
+Col = Tensor  # [C, 1]
+Vec = Tensor  # [d]
+State = dict[str, Tensor]
+
+
+def dot(A: Tensor, B: Tensor) -> Tensor:
+    """<a, b> of each row, as a Col; of two vectors, a scalar."""
+    return (A * B).sum(-1, keepdim=A.dim() > 1)
+
+
+def sq(A: Tensor) -> Tensor:
+    """|a|^2 of each row, as a Col; of a vector, a scalar."""
+    return dot(A, A)
+
+
+def norm(A: Tensor) -> Tensor:
+    """|a| of each row."""
+    return sq(A).sqrt()
+
+
+def clip(G: Rows, max_norm: float) -> Rows:
+    """Shorten each row to max_norm at most."""
+    return G * (max_norm / norm(G)).clamp(max=1.0).nan_to_num(nan=1.0)
+
+
+def repeat(x: Vec, C: int) -> Rows:
+    """C copies of x, as memory of their own."""
+    return x.expand(C, -1).clone()
+
+
+def seed_of(*key: int | str) -> int:
+    """A 63-bit seed from a key such as (seed, round, client, purpose): independent of workers and arrival order."""
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def generator(*key: int | str) -> torch.Generator:
+    """A CPU generator seeded by the key."""
+    return torch.Generator().manual_seed(seed_of(*key))

@@ -1,0 +1,40 @@
+"""FedDyn's server: the mean of the models, moved by the sum of all drifts so far.
+
+Acar, Zhao, Matas, Mattina, Whatmough, Saligrama. Federated learning based on dynamic regularization. ICLR 2021.
+Deviations: none. The other half is client/objective/feddyn.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from fedstride.errors import positive
+from fedstride.rows import State, Vec
+from fedstride.wire import Mean
+
+
+@dataclass(frozen=True)
+class FedDyn:
+    """h -= alpha sum pi_i (y_i - x); x+ = sum p_i y_i - h / alpha."""
+
+    alpha: float = 0.1
+    needs: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        positive(self, alpha=self.alpha)
+
+    def init(self, x: Vec) -> State:
+        return {"eta": x.new_ones(()), "h": torch.zeros_like(x)}
+
+    def broadcast(self, state: State) -> State:
+        return {}
+
+    def step(self, x: Vec, mean: Mean, state: State) -> Vec:
+        state["h"] = state["h"] + self.alpha * mean.share * mean.update
+        return x - mean.update - state["h"] / self.alpha
+
+    def output(self, x: Vec, state: State) -> Vec:
+        return x

@@ -1,0 +1,48 @@
+"""FedExP: the server step from the diversity of the clients' updates.
+
+Jhunjhunwala, Wang, Joshi. FedExP: speeding up federated averaging via extrapolation. ICLR 2023 (003).
+Deviations: none. The authors' code multiplies eps by the number of clients and lets it decay; the paper does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from fedstride.errors import InvalidInput, not_negative
+from fedstride.rows import State, Vec, sq
+from fedstride.wire import Mean
+
+
+@dataclass(frozen=True)
+class FedExP:
+    """x -= eta Dbar with eta = max{1, S / (2 (|Dbar|^2 + eps))}."""
+
+    eps: float = 1e-3  # keeps eta finite once the mean update vanishes
+    lr_max: float | None = None  # optional cap of eta (000 thm. 5 to 7)
+    exact: bool = False  # clients that project exactly need no 1/2 (003 app. C.4.1)
+    last_two: bool = True  # return the mean of the last two iterates
+
+    needs: ClassVar[tuple[str, ...]] = ("square",)
+
+    def __post_init__(self) -> None:
+        not_negative(self, eps=self.eps)
+        if self.lr_max is not None and not self.lr_max >= 1:
+            raise InvalidInput(f"FedExP: lr_max={self.lr_max!r} is not usable; the step is at least 1, so is its cap.")
+
+    def init(self, x: Vec) -> State:
+        return {"eta": x.new_ones(()), "previous": x}
+
+    def broadcast(self, state: State) -> State:
+        return {}
+
+    def step(self, x: Vec, mean: Mean, state: State) -> Vec:
+        below = (1 if self.exact else 2) * (sq(mean.update) + self.eps)
+        eta = torch.where(below > 0, mean.square / below, 1.0).clamp(min=1, max=self.lr_max)  # 003 eq. (9)
+        state["eta"], state["previous"] = eta, x
+        return x - eta * mean.update
+
+    def output(self, x: Vec, state: State) -> Vec:
+        return (x + state["previous"]) / 2 if self.last_two else x  # the last iterate oscillates (003 sec. 5)

@@ -1,0 +1,45 @@
+"""FedExP-M: extrapolation combined with server momentum.
+
+Jhunjhunwala, Wang, Joshi. FedExP: speeding up federated averaging via extrapolation. ICLR 2023 (003 app. F).
+Deviations: none; there is no max(1, .).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from fedstride.errors import decay, not_negative
+from fedstride.rows import State, Vec, sq
+from fedstride.wire import Mean
+
+
+@dataclass(frozen=True)
+class FedExPM:
+    """v = Dbar + beta v; s = S + beta/2 s; x -= eta v with eta = s / (2 (|v|^2 + eps))."""
+
+    eps: float = 1e-3
+    beta: float = 0.9
+    needs: ClassVar[tuple[str, ...]] = ("square",)
+
+    def __post_init__(self) -> None:
+        not_negative(self, eps=self.eps)
+        decay(self, beta=self.beta)
+
+    def init(self, x: Vec) -> State:
+        return {"eta": x.new_ones(()), "v": torch.zeros_like(x), "s": x.new_zeros(())}
+
+    def broadcast(self, state: State) -> State:
+        return {}
+
+    def step(self, x: Vec, mean: Mean, state: State) -> Vec:
+        v = state["v"] = mean.update + self.beta * state["v"]
+        s = state["s"] = mean.square + self.beta / 2 * state["s"]
+        below = 2 * (sq(v) + self.eps)
+        state["eta"] = torch.where(below > 0, s / below, 1.0)  # 003 eq. (115)
+        return x - state["eta"] * v
+
+    def output(self, x: Vec, state: State) -> Vec:
+        return x

@@ -1,0 +1,32 @@
+"""FedSplit's server: the mean of the z_i, which is x - 2 Dbar when everybody takes part.
+
+Pathak, Wainwright. FedSplit: an algorithmic framework for fast federated optimization. NeurIPS 2020 (004 eq. 153).
+Deviations: none. The other half is client/objective/fedsplit.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedstride.rows import State, Vec
+from fedstride.wire import Mean
+
+
+@dataclass(frozen=True)
+class FedSplit:
+    """x+ = mean z_i = x - 2 Dbar."""
+
+    needs: ClassVar[tuple[str, ...]] = ()
+
+    def init(self, x: Vec) -> State:
+        return {"eta": x.new_tensor(2.0)}
+
+    def broadcast(self, state: State) -> State:
+        return {}
+
+    def step(self, x: Vec, mean: Mean, state: State) -> Vec:
+        return x - 2 * mean.update
+
+    def output(self, x: Vec, state: State) -> Vec:
+        return x

@@ -1,0 +1,42 @@
+"""FedAvgM: momentum at the server.
+
+Hsu, Qi, Brown. Measuring the effects of non-identical data distribution. 2019.
+Deviations: none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from fedstride.errors import decay, positive
+from fedstride.rows import State, Vec
+from fedstride.wire import Mean
+
+
+@dataclass(frozen=True)
+class ServerMomentum:
+    """v = Dbar + beta v; x -= lr v."""
+
+    lr: float = 1.0
+    beta: float = 0.9
+    needs: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        positive(self, lr=self.lr)
+        decay(self, beta=self.beta)
+
+    def init(self, x: Vec) -> State:
+        return {"eta": x.new_tensor(self.lr), "v": torch.zeros_like(x)}
+
+    def broadcast(self, state: State) -> State:
+        return {}
+
+    def step(self, x: Vec, mean: Mean, state: State) -> Vec:
+        state["v"] = mean.update + self.beta * state["v"]
+        return x - self.lr * state["v"]
+
+    def output(self, x: Vec, state: State) -> Vec:
+        return x

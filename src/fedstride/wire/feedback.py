@@ -1,0 +1,36 @@
+"""Sending rows through a compressor, with or without error feedback.
+
+Mitra, Jaafar, Pappas, Hassani. Linear convergence in federated learning. NeurIPS 2021 (004 eq. 120 and 142).
+Deviations: none; with error feedback a sender's first message is not compressed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from fedstride.rows import Rows, State, Vec
+from fedstride.wire.compress import Compressor, plain_bytes
+
+
+def memory(x: Vec) -> State:
+    """What a sender remembers: the error so far, and whether it has sent before."""
+    return {"residual": torch.zeros_like(x), "sent": x.new_zeros(1)}
+
+
+def send(
+    V: Rows, compressor: Compressor | None, feedback: bool, past: State, sources: Sequence[torch.Generator]
+) -> tuple[Rows, State, list[int]]:
+    """(what arrives, the senders' new memory, bytes per row)."""
+    d, item = V.shape[1], V.element_size()
+    if compressor is None:
+        return V, {}, [plain_bytes(d, item)] * len(V)
+    size = compressor.bytes(d, item)
+    if not feedback:
+        return compressor.compress(V, sources), {}, [size] * len(V)
+    first = past["sent"] == 0
+    wanted = past["residual"] + V
+    sent = torch.where(first, V, compressor.compress(wanted, sources))  # 004 eq. (120)
+    now = {"residual": wanted - sent, "sent": torch.ones_like(past["sent"])}
+    return sent, now, [plain_bytes(d, item) if new else size for new in first[:, 0].tolist()]

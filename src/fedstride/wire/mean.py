@@ -1,0 +1,76 @@
+"""The weighted mean of the uploads, in a stream.
+
+The sum is a fixed binary tree over the positions in the cohort, so that threads, workers, chunks and the order of
+arrival cannot change the bits. Memory: O(d) times the depth of the tree and the number of workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from fedstride.rows import State
+
+
+@dataclass(frozen=True)
+class Mean:
+    """What a server rule sees: p-weighted means over the cohort, and how much of the federation it is."""
+
+    fields: State
+    share: float  # the cohort's weight in the whole federation: sum of pi_i
+    participants: int
+    clients: int  # in the whole federation
+
+    @property
+    def update(self) -> Tensor:
+        """Dbar = sum p_i Delta_i."""
+        return self.fields["update"]
+
+    @property
+    def square(self) -> Tensor:
+        """S = sum p_i |Delta_i|^2."""
+        return self.fields["square"][0]
+
+
+@dataclass
+class _Node:
+    weight: float
+    sums: State
+
+    def merge(self, right: _Node) -> _Node:
+        return _Node(self.weight + right.weight, {k: v.add_(right.sums[k]) for k, v in self.sums.items()})
+
+
+@dataclass
+class WeightedMean:
+    """sum w_i v_i / sum w_i; add in any order, each position once. Takes ownership of what it is given."""
+
+    nodes: dict[tuple[int, int], _Node] = field(default_factory=dict)  # (level, position)
+
+    def add(self, position: int, weight: float, fields: Mapping[str, Tensor]) -> None:
+        scaled = {k: v.clone() if weight == 1 else v * weight for k, v in fields.items()}
+        self._place(0, position, _Node(weight, scaled))
+
+    def merge(self, other: WeightedMean) -> WeightedMean:
+        for (level, position), node in sorted(other.nodes.items()):
+            self._place(level, position, node)
+        return self
+
+    def finish(self) -> tuple[State, float]:
+        """(the mean of each field, the sum of the weights)."""
+        total: _Node | None = None
+        for key in sorted(self.nodes, key=lambda k: k[1] << k[0]):
+            total = self.nodes[key] if total is None else total.merge(self.nodes[key])
+        self.nodes.clear()
+        if total is None:
+            return {}, 0.0
+        return {k: v / total.weight for k, v in total.sums.items()}, total.weight
+
+    def _place(self, level: int, position: int, node: _Node) -> None:
+        while (level, position ^ 1) in self.nodes:
+            sibling = self.nodes.pop((level, position ^ 1))
+            node = sibling.merge(node) if position & 1 else node.merge(sibling)
+            level, position = level + 1, position >> 1
+        self.nodes[level, position] = node

@@ -1,0 +1,113 @@
+"""What clients do in an exchange: send gradients at x, or train and send updates. Engines decide where it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from fedstride.algorithm import Algorithm
+from fedstride.client import local
+from fedstride.client.local import Options
+from fedstride.client.site import Site
+from fedstride.rows import Rows, State, Vec, generator, repeat, sq
+from fedstride.wire import send
+
+WITHIN_ROUND = ("anchor", "anchor_loss")  # what a client remembers from one exchange of a round to the next
+
+
+@dataclass(frozen=True)
+class Upload:
+    """The answer of a chunk of clients; every tensor has one row per client."""
+
+    fields: State  # to be averaged over the cohort
+    metrics: State  # numbers for the history, as Cols
+    memory: State  # stays with the clients
+    bytes: list[int]  # on the wire, per client
+
+
+Work = Callable[[Site, Vec, State], Upload]
+
+
+def send_gradients(algorithm: Algorithm, options: Options) -> Work:
+    """The exchange before the local steps of FedLin and FedTrack: grad f_i(x), compressed as the algorithm says."""
+
+    def work(site: Site, x: Vec, memory: State) -> Upload:
+        L, G = algorithm.gradient.anchor(site, x)
+        if options.weight_decay:
+            G.add_(x, alpha=options.weight_decay)
+        sent, past, size = send(G, algorithm.up, algorithm.feeds_back_up, memory, _sources(site, "gradient"))
+        return Upload({"gradient": sent}, _costs(site), {**memory, **past, "anchor": G, "anchor_loss": L}, size)
+
+    return work
+
+
+def train(algorithm: Algorithm, options: Options) -> Work:
+    """The local steps, and the upload of Delta_i = x - y_K with what drift correction and server ask for."""
+    a = algorithm
+
+    def work(site: Site, x: Vec, memory: State) -> Upload:
+        plan = site.plan
+        terms = a.objective.terms(x, memory)
+        site.contrast = terms.contrast
+        corr = a.drift.correction(plan.broadcast, memory) if a.drift is not None else None
+        oracles = a.gradient.begin(site, x, _base(x, memory, options))
+        out = local.run(a.step, oracles, x, plan, terms, corr, options)
+        update = x - out.W
+
+        later = {k: v for k, v in memory.items() if k not in WITHIN_ROUND}
+        later.update(a.objective.finish(x, out.W, memory))
+        fields: State = {}
+        if a.drift is not None:
+            uploads, kept = a.drift.finish(update, out.total, plan.broadcast, memory)
+            fields.update(uploads)
+            later.update(kept)
+        if "effective_steps" in a.server.needs:
+            steps = a.step.effective_steps(plan, getattr(a.objective, "mu", 0.0))  # type: ignore[attr-defined]
+            fields["effective_steps"] = steps
+            update = update / steps
+        compressor, fed_back = (None, False) if a.exchanges_gradients else (a.up, a.feeds_back_up)
+        sent, past, size = send(update, compressor, fed_back, memory, _sources(site, "update"))
+        later.update(past)
+        fields["update"], fields["square"] = sent, sq(sent)
+        fields.update({name: out.state[name] for name in a.server.needs if name not in fields})
+        extra = sum(fields[name].shape[1] for name in {*a.server.needs, *(a.drift.uploads if a.drift else ())})
+        if site.stats is not None and site.shares_stats:
+            fields["stats"] = site.stats
+            extra += site.stats.shape[1]
+
+        tau = plan.tau
+        zero = torch.zeros_like(tau)
+        metrics = {
+            "train_loss": out.first_loss,
+            "client_step": out.total / tau,
+            "trials": out.state.get("trials", zero) / tau,
+            "failed": out.state.get("failed", zero),
+            "finite": torch.isfinite(out.W).all(1, keepdim=True).to(x.dtype),
+            **_costs(site),
+        }
+        return Upload(fields, metrics, later, [n + extra * x.element_size() for n in size])
+
+    return work
+
+
+def _base(x: Vec, memory: State, options: Options) -> tuple[Rows, Rows] | None:
+    """Loss and full gradient at x of the data alone, where the exchange of gradients left them."""
+    if "anchor" not in memory:
+        return None
+    return memory["anchor_loss"], memory["anchor"] - options.weight_decay * repeat(x, len(memory["anchor"]))
+
+
+def _costs(site: Site) -> State:
+    """Samples evaluated so far, per client."""
+    size = site.plan.size
+    return {
+        "gradients": size.new_tensor(site.meter.gradients)[:, None],
+        "forwards": size.new_tensor(site.meter.forwards)[:, None],
+    }
+
+
+def _sources(site: Site, exchange: str) -> list[torch.Generator]:
+    plan = site.plan
+    return [generator(plan.seed, plan.round, client, exchange) for client in plan.clients]
