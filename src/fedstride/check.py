@@ -64,7 +64,7 @@ def steps_of(
     if callable(local_steps):
         ask = local_steps
         return lambda round, client: whole(f"local_steps({round}, {client})", ask(round, client))
-    if not hasattr(local_steps, "__len__"):
+    if isinstance(local_steps, int) or not hasattr(local_steps, "__len__"):
         same = whole("local_steps", local_steps)
         return lambda round, client: same
     if len(local_steps) != len(sizes):
