@@ -9,6 +9,7 @@ from fedstride.client.step import (
     Adagrad,
     Adam,
     Armijo,
+    CappedPolyak,
     Constant,
     DeltaSGD,
     Exponential,
@@ -23,6 +24,7 @@ from fedstride.sampling import Bernoulli, Uniform, Weighted
 from fedstride.server import (
     AdagradServer,
     AdamServer,
+    Auto,
     Average,
     FedDyn,
     FedExP,

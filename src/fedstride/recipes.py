@@ -9,12 +9,13 @@ from fedstride.algorithm import Algorithm
 from fedstride.client.drift import GradientCorrection, Scaffold
 from fedstride.client.gradient import IAG
 from fedstride.client.objective import FedDynObjective, FedSplitProx, Moon, Proximal
-from fedstride.client.step import Armijo, Constant, DeltaSGD, Momentum, PerStep, Polyak
+from fedstride.client.step import Armijo, CappedPolyak, Constant, DeltaSGD, Momentum, PerStep, Polyak
 from fedstride.client.step.schedule import Schedule
 from fedstride.errors import InvalidInput, nearest, positive
 from fedstride.server import (
     AdagradServer,
     AdamServer,
+    Auto,
     Average,
     FedDyn,
     FedExP,
@@ -42,6 +43,12 @@ def get(name: str) -> Algorithm:
     if name not in RECIPES:
         raise InvalidInput(f"algorithm={name!r} is unknown; {nearest(name, RECIPES)}")
     return RECIPES[name]()
+
+
+@recipe
+def auto() -> Algorithm:
+    """No knob: Polyak clients under a cap that the federation moves, scale-free extrapolation, averaged read-out."""
+    return Algorithm(CappedPolyak(), Auto(), name="auto")
 
 
 @recipe

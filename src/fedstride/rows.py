@@ -33,8 +33,8 @@ def norm(A: Tensor) -> Tensor:
 
 
 def clip(G: Rows, max_norm: float) -> Rows:
-    """Shorten each row to max_norm at most."""
-    return G * (max_norm / norm(G)).clamp(max=1.0).nan_to_num(nan=1.0)
+    """Shorten each row to max_norm at most, as torch.nn.utils.clip_grad_norm_ does."""
+    return G * (max_norm / (norm(G) + 1e-6)).clamp(max=1.0)
 
 
 def repeat(x: Vec, C: int) -> Rows:

@@ -6,6 +6,7 @@ from typing import ClassVar, Protocol
 
 from fedstride.rows import State, Vec
 from fedstride.server.adaptive import AdagradServer, AdamServer, YogiServer
+from fedstride.server.auto import Auto
 from fedstride.server.average import Average
 from fedstride.server.feddyn import FedDyn
 from fedstride.server.fedexp import FedExP
@@ -19,6 +20,7 @@ from fedstride.wire import Mean
 __all__ = [
     "AdagradServer",
     "AdamServer",
+    "Auto",
     "Average",
     "FedDyn",
     "FedExP",

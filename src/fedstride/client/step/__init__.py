@@ -7,6 +7,7 @@ from typing import Protocol
 from fedstride.client.plan import Plan
 from fedstride.client.step.adaptive import Adagrad, Adam
 from fedstride.client.step.armijo import Armijo
+from fedstride.client.step.capped_polyak import CappedPolyak
 from fedstride.client.step.constant import Constant, PerStep
 from fedstride.client.step.delta_sgd import DeltaSGD
 from fedstride.client.step.momentum import Momentum
@@ -19,6 +20,7 @@ __all__ = [
     "Adagrad",
     "Adam",
     "Armijo",
+    "CappedPolyak",
     "Constant",
     "DeltaSGD",
     "Exponential",
