@@ -1,0 +1,86 @@
+"""What the library costs over the loop that one would write by hand: a CNN on one thread, the same batches, interleaved."""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedstride import recipes
+from fedstride.engine import Local
+from fedstride.rows import generator
+from fedstride.run import train
+
+LR, BATCH, STEPS, CLIENTS = 0.05, 64, 8, 2
+
+
+def cnn() -> nn.Module:
+    """The CNN of McMahan et al. with half as wide a last layer: 582,026 parameters."""
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(1024, 512),
+        nn.ReLU(),
+        nn.Linear(512, 10),
+    )
+
+
+def by_hand(model: nn.Module, clients: list[tuple[Tensor, Tensor]], seed: int) -> Tensor:
+    """One round of FedAvg as anybody would write it, on the batches that fedstride draws."""
+    total = torch.zeros(sum(p.numel() for p in model.parameters()))
+    for client, (X, y) in enumerate(clients):
+        local = copy.deepcopy(model).train()
+        optimizer = torch.optim.SGD(local.parameters(), lr=LR)
+        order = torch.randperm(len(X), generator=generator(seed, 0, client, "batches", 0))
+        for index in order.split(BATCH):
+            optimizer.zero_grad()
+            F.cross_entropy(local(X[index]), y[index]).backward()
+            optimizer.step()
+        total += nn.utils.parameters_to_vector(local.parameters()).detach()
+    return total / len(clients)
+
+
+@dataclass(frozen=True)
+class Measured:
+    by_hand: float  # seconds, median
+    fedstride: float
+    ratio: float  # median of the paired ratios
+    difference: float  # largest relative difference of the two models
+
+
+def measure(repeats: int = 15) -> Iterator[Measured]:
+    """After each pair of rounds, what is known so far."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        torch.manual_seed(0)
+        model = cnn()
+        data = [(torch.randn(BATCH * STEPS, 1, 28, 28), torch.randint(0, 10, (BATCH * STEPS,))) for _ in range(CLIENTS)]
+        hand, ours, difference = [], [], 0.0
+        for i in range(repeats + 1):
+            start = time.perf_counter()
+            expected = by_hand(model, data, seed=0)
+            middle = time.perf_counter()
+            run = train(
+                model, F.cross_entropy, data, recipes.fedavg(LR), rounds=1, batch_size=BATCH, engine=Local(workers=1)
+            )
+            seconds = run.history[0]["seconds"]
+            difference = max(difference, float((run.x - expected).norm() / expected.norm()))
+            if i > 0:  # the first pair warms up
+                hand.append(middle - start)
+                ours.append(seconds)
+                ratios = [b / a for a, b in zip(hand, ours, strict=True)]
+                yield Measured(*(statistics.median(v) for v in (hand, ours, ratios)), difference)
+    finally:
+        torch.set_num_threads(threads)
