@@ -83,7 +83,7 @@ def weights_of(weights: str | Sequence[float], sizes: Sequence[int]) -> list[flo
         if weights not in known:
             raise InvalidInput(f"weights={weights!r} is unknown; {nearest(weights, ('uniform', 'samples'))}")
         return known[weights]
-    values = [float(w) for w in weights]
+    values = [float(w) for w in weights] if hasattr(weights, "__len__") else []
     if len(values) != len(sizes) or not all(0 < w < float("inf") for w in values):
         raise InvalidInput(
             f"weights: got {len(values)} numbers; expected one positive number per client ({len(sizes)}), "

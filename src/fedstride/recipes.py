@@ -263,4 +263,6 @@ def fedsplit(prox: float = 0.1, lr: float = 0.05) -> Algorithm:
 
 
 def __getattr__(name: str) -> Any:
+    if name in RECIPES:
+        return RECIPES[name]
     raise AttributeError(f"fedstride.recipes has no recipe {name!r}; {nearest(name, RECIPES)}")

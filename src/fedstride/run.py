@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -52,24 +53,46 @@ class Run:
     def save(self, folder: str | Path) -> Path:
         """Write model.safetensors, run.safetensors and history.jsonl into a folder."""
         folder = Path(folder)
-        state = {k: v for k, v in self.model.state_dict().items() if isinstance(v, Tensor)}
-        checkpoint.write_tensors(folder / "model.safetensors", state, {"kind": "model"})
-        meta = {"kind": "run", "algorithm": repr(self.algorithm)}
-        checkpoint.write_tensors(folder / "run.safetensors", {"x": self.x}, meta)
+        weights = self.model.state_dict()
+        trainable = [name for name, p in self.model.named_parameters() if p.requires_grad]
+        about = {"names": list(weights), "trainable": trainable}
+        checkpoint.write_tensors(folder / "model.safetensors", weights, about)
+        checkpoint.write_tensors(folder / "run.safetensors", {"x": self.x}, {"algorithm": repr(self.algorithm)})
         lines = "".join(json.dumps(row) + "\n" for row in self.history)
         checkpoint.replace_file(folder / "history.jsonl", lambda new: new.write_text(lines))
         return folder
 
 
-def load(folder: str | Path, model: nn.Module) -> Run:
-    """A saved run; its weights go into (a copy of) the model that is given."""
-    import copy
+class Weights(nn.Module):
+    """The weights of a saved model, under their names; fs.load(folder, model) gives one that computes."""
 
+    def __init__(self, tensors: dict[str, Tensor], trainable: Sequence[str]) -> None:
+        super().__init__()
+        for name, value in tensors.items():
+            *path, last = name.split(".")
+            owner: nn.Module = self
+            for part in path:
+                if part not in owner._modules:
+                    owner.add_module(part, nn.Module())
+                owner = owner.get_submodule(part)
+            if name in trainable:
+                owner.register_parameter(last, nn.Parameter(value))
+            else:
+                owner.register_buffer(last, value)
+
+    def forward(self, *inputs: Any) -> Tensor:
+        raise InvalidInput("this model has weights and no code; load the run with fs.load(folder, model) to compute.")
+
+
+def load(folder: str | Path, model: nn.Module | None = None) -> Run:
+    """A saved run. Its weights go into a copy of the model, if one is given; a file holds no code, so none is run."""
     folder = Path(folder)
-    if not (folder / "model.safetensors").is_file():
-        raise InvalidInput(f"load: {folder} holds no model.safetensors; expected a folder that run.save() wrote.")
-    weights, _ = checkpoint.read_tensors(folder / "model.safetensors")
-    own = copy.deepcopy(model)
+    for name in ("model.safetensors", "run.safetensors", "history.jsonl"):
+        if not (folder / name).is_file():
+            raise InvalidInput(f"load: {folder} holds no {name}; expected a folder that run.save() wrote.")
+    found, meta = checkpoint.read_tensors(folder / "model.safetensors")
+    weights = {name: found[name] for name in meta["names"]}
+    own = Weights(weights, meta["trainable"]) if model is None else copy.deepcopy(model)
     try:
         own.load_state_dict(weights)
     except RuntimeError as error:
@@ -278,8 +301,6 @@ def train(
     chosen = check.algorithm_of(algorithm)
     federated = federation(clients)
     if isinstance(model, nn.Module) and device is not None:
-        import copy
-
         model = copy.deepcopy(model).to(device)
     rounds, seed = check.whole("rounds", rounds), check.whole("seed", seed, least=0)
     batch_size = None if batch_size is None else check.whole("batch_size", batch_size)

@@ -43,9 +43,9 @@ def by_hand(model: nn.Module, clients: list[tuple[Tensor, Tensor]], seed: int) -
         local = copy.deepcopy(model).train()
         optimizer = torch.optim.SGD(local.parameters(), lr=LR)
         order = torch.randperm(len(X), generator=generator(seed, 0, client, "batches", 0))
-        for index in order.split(BATCH):
+        for index in torch.split(order, BATCH):
             optimizer.zero_grad()
-            F.cross_entropy(local(X[index]), y[index]).backward()
+            torch.autograd.backward(F.cross_entropy(local(X[index]), y[index]))
             optimizer.step()
         total += nn.utils.parameters_to_vector(local.parameters()).detach()
     return total / len(clients)
@@ -81,6 +81,7 @@ def measure(repeats: int = 15) -> Iterator[Measured]:
                 hand.append(middle - start)
                 ours.append(seconds)
                 ratios = [b / a for a, b in zip(hand, ours, strict=True)]
-                yield Measured(*(statistics.median(v) for v in (hand, ours, ratios)), difference)
+                middle_of = statistics.median
+                yield Measured(middle_of(hand), middle_of(ours), middle_of(ratios), difference)
     finally:
         torch.set_num_threads(threads)

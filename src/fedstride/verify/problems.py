@@ -76,7 +76,8 @@ class LeastSquares:
     def minimiser(self) -> Vec:
         weights = [1 / len(A) if self.mean else 1.0 for A in self.A]
         right = torch.stack([w * A.T @ b for w, A, b in zip(weights, self.A, self.b, strict=True)]).mean(0)
-        return torch.linalg.lstsq(self.H, right[:, None], driver="gelsd").solution[:, 0]
+        solution: Vec = torch.linalg.lstsq(self.H, right[:, None], driver="gelsd").solution[:, 0]
+        return solution
 
     def gap(self, x: Vec) -> float:
         """f(x) - f*, as a quadratic form: exact to the last digits."""
