@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
+
 from fedstride.client.drift import Drift, GradientCorrection, Scaffold
 from fedstride.client.gradient import IAG, Estimator, Minibatch, Noisy
 from fedstride.client.objective import FedDynObjective, FedSplitProx, Objective, Plain
-from fedstride.client.step import Adagrad, Adam, Armijo, Constant, DeltaSGD, Momentum, Polyak, Step
+from fedstride.client.plan import Plan
+from fedstride.client.step import Adagrad, Adam, Armijo, CappedPolyak, Constant, DeltaSGD, Momentum, Polyak, Step
 from fedstride.errors import InvalidInput, Refused
 from fedstride.rows import State, Vec
 from fedstride.server import Average, FedDyn, FedNova, FedSplit, Server
-from fedstride.wire import Compressor, feedback
+from fedstride.wire import Compressor, RandomK, feedback
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Algorithm:
 
     def __post_init__(self) -> None:
         _check_kinds(self)
-        for refusal in (_feedback, _down, _scaffold, _iag_and_noise, _fednova, _feddyn, _fedsplit):
+        for refusal in (_needs, _feedback, _down, _scaffold, _iag_and_noise, _fednova, _feddyn, _fedsplit):
             refusal(self)
 
     @property
@@ -71,10 +74,29 @@ def _check_kinds(a: Algorithm) -> None:
             raise InvalidInput(f"Algorithm: {name}={part!r} is no {name} part; {hint}.")
 
 
+def _needs(a: Algorithm) -> None:
+    """A server may ask for a number that a step rule leaves in its state, such as the votes of `auto`."""
+    one = torch.ones(1, 1)
+    plan = Plan(seed=0, round=0, rounds=1, clients=(0,), steps=(1,), size=one, batch=one)
+    left = {"square", "effective_steps", *a.step.init(torch.zeros(1), plan)}
+    missing = [name for name in a.server.needs if name not in left]
+    if missing:
+        raise Refused(
+            f"{type(a.server).__name__} needs {missing[0]!r} from the clients, and {type(a.step).__name__} leaves no such "
+            "number. Use the step rule that belongs to this server."
+        )
+
+
 def _feedback(a: Algorithm) -> None:
     if a.error_feedback and a.up is None and a.down is None:
         raise Refused(
             "error_feedback=True without a compressor: there is no error to feed back. Give up= or down=, or leave it out."
+        )
+    scaled = [c for c in (a.up, a.down) if isinstance(c, RandomK) and c.unbiased]
+    if scaled and a.error_feedback is not False:
+        raise Refused(
+            f"{scaled[0]} with error feedback: scaled up it is no contraction, and the residual grows without end. "
+            "Use unbiased=False, or error_feedback=False."
         )
 
 
@@ -100,7 +122,7 @@ def _iag_and_noise(a: Algorithm) -> None:
             f"Armijo with {type(a.gradient).__name__} gradients: the search compares losses along the gradient of the same "
             "batch, and this estimate is the gradient of no loss at hand. Use the minibatch estimator."
         )
-    asks = isinstance(a.step, Polyak) or (isinstance(a.step, DeltaSGD) and not a.step.reuse_gradient)
+    asks = isinstance(a.step, Polyak | CappedPolyak) or (isinstance(a.step, DeltaSGD) and not a.step.reuse_gradient)
     if isinstance(a.gradient, IAG) and asks:
         raise Refused(
             f"{type(a.step).__name__} with IAG: the rule asks for the loss, or for a second gradient, of the estimate, and "

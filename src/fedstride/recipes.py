@@ -119,12 +119,12 @@ def fedadam(
 def fedadagrad(
     lr: float = 0.1,
     server_lr: float = 0.1,
-    beta: float = 0.0,
+    betas: tuple[float, float] = (0.0, 0.0),
     tau: float = 1e-3,
     schedule: Schedule | None = None,
 ) -> Algorithm:
-    """Adagrad at the server."""
-    return Algorithm(Constant(lr, schedule), AdagradServer(server_lr, beta, tau), name="fedadagrad")
+    """Adagrad at the server; of the betas only the first, of the momentum, has a meaning."""
+    return Algorithm(Constant(lr, schedule), AdagradServer(server_lr, betas[0], tau), name="fedadagrad")
 
 
 @recipe

@@ -145,14 +145,14 @@ class Session:
         item = x.element_size()
         broadcast = {**a.server.broadcast(self.server), **self.drift}
         down = (len(x) + len(self.stats) + sum(v.numel() for v in broadcast.values())) * item
-        up, gradients, forwards = 0, 0.0, 0.0
+        up, gradients, forwards = 0, 0, 0
 
         if a.exchanges_gradients:
             reply = self.clients.exchange(send_gradients(a, self.options), x, self.stats, broadcast, t, cohort)
             self.clients.commit()
             broadcast["gradient"], size = self._compressed_gradient(reply.fields["gradient"])
             down, up = down + size, reply.bytes_up
-            gradients, forwards = float(reply.metrics["gradients"].sum()), float(reply.metrics["forwards"].sum())
+            gradients, forwards = int(reply.metrics["gradients"].sum()), int(reply.metrics["forwards"].sum())
 
         reply = self.clients.exchange(train_locally(a, self.options), x, self.stats, broadcast, t, cohort)
         broken = [c for c, ok in zip(chosen, reply.metrics["finite"].tolist(), strict=True) if not ok]
@@ -188,8 +188,8 @@ class Session:
             "drift": float((mean.square - sq(mean.update)).clamp(min=0).sqrt()),
             "bytes_up": up + reply.bytes_up,
             "bytes_down": down * len(chosen),
-            "gradients": int(gradients + float(reply.metrics["gradients"].sum())),
-            "forwards": int(forwards + float(reply.metrics["forwards"].sum())),
+            "gradients": gradients + int(reply.metrics["gradients"].sum()),
+            "forwards": forwards + int(reply.metrics["forwards"].sum()),
             "seconds": time.perf_counter() - start,
             "participants": len(chosen) - len(reply.lost),
             "lost": len(reply.lost),
@@ -327,7 +327,7 @@ def train(
     )
     replica = Replica(model, () if buffers == "frozen" else probed.moving)
     x, stats = replica.row(), replica.stats()
-    at_work = engine_of(engine).open(task, chosen.memory(x))
+    at_work = engine_of(engine).open(task, chosen.memory)
     session = Session(
         chosen,
         Options(weight_decay, clip_norm),

@@ -100,12 +100,9 @@ def _base(x: Vec, memory: State, options: Options) -> tuple[Rows, Rows] | None:
 
 
 def _costs(site: Site) -> State:
-    """Samples evaluated so far, per client."""
-    size = site.plan.size
-    return {
-        "gradients": size.new_tensor(site.meter.gradients)[:, None],
-        "forwards": size.new_tensor(site.meter.forwards)[:, None],
-    }
+    """Samples evaluated in this exchange, per client; whole numbers, exact."""
+    meter = site.meter
+    return {"gradients": torch.tensor(meter.gradients)[:, None], "forwards": torch.tensor(meter.forwards)[:, None]}
 
 
 def _sources(site: Site, exchange: str) -> list[torch.Generator]:

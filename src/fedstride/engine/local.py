@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,15 +60,15 @@ class Local:
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise InvalidInput(f"Local: {name}={value!r} is not usable; expected a whole number >= 1.")
 
-    def open(self, task: Task, fresh: State) -> LocalClients:
+    def open(self, task: Task, fresh: Callable[[Vec], State]) -> LocalClients:
         return LocalClients(self, task, fresh)
 
 
 class LocalClients:
-    def __init__(self, engine: Local, task: Task, fresh: State) -> None:
+    def __init__(self, engine: Local, task: Task, fresh: Callable[[Vec], State]) -> None:
         self.task, self.chunk = task, engine.chunk
         self.store = Store(fresh)
-        self.statistics = Store({})
+        self.statistics = Store(lambda stats: {"stats": stats})
         self.here = threading.local()
         self.lock = threading.Lock()
         # Dropout draws from one generator per process: such models take one worker, for the sake of the bits.
@@ -160,10 +160,9 @@ class LocalClients:
             shares_stats=task.buffers == "average",
         )
         if len(stats):
-            kept = [self.statistics.kept.get(c, {"stats": stats})["stats"] for c in clients]
-            site.stats = torch.stack(kept)
+            site.stats = self.statistics.rows(clients, stats)["stats"]
         site.replica.train()
-        upload = work(site, x, self.store.rows(clients))
+        upload = work(site, x, self.store.rows(clients, x))
         if site.stats is not None and task.buffers == "local":
             with self.lock:
                 self.statistics.stage(clients, {"stats": site.stats})

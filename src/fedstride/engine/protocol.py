@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -67,6 +67,6 @@ class Clients(Protocol):
 
 
 class Engine(Protocol):
-    def open(self, task: Task, fresh: State) -> Clients:
-        """Bring a federation to work; fresh = what a client that never took part remembers."""
+    def open(self, task: Task, fresh: Callable[[Vec], State]) -> Clients:
+        """Bring a federation to work; fresh(x) = what a client that never took part remembers."""
         ...

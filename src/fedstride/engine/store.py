@@ -7,20 +7,20 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from fedstride.rows import State
+from fedstride.rows import State, Vec
 
 
 class Store:
     """State of those who took part; everybody else's is fresh. Changes are staged until they are committed."""
 
-    def __init__(self, fresh: State) -> None:
+    def __init__(self, fresh: Callable[[Vec], State]) -> None:
         self.fresh = fresh
         self.kept: dict[int, State] = {}
         self.staged: dict[int, State] = {}
 
-    def rows(self, clients: Sequence[int]) -> State:
-        """The state of some clients, one row each."""
-        states = [self.kept.get(c, self.fresh) for c in clients]
+    def rows(self, clients: Sequence[int], x: Vec) -> State:
+        """The state of some clients, one row each; who never took part starts fresh from x."""
+        states = [self.kept.get(c) or self.fresh(x) for c in clients]
         return {name: torch.stack([s[name] for s in states]) for name in states[0]}
 
     def stage(self, clients: Sequence[int], rows: State) -> None:

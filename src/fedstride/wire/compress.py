@@ -73,9 +73,10 @@ class TopK:
 
 @dataclass(frozen=True)
 class RandomK:
-    """Keep k entries (or the fraction k) chosen at random, times d/k: unbiased."""
+    """Keep k entries (or the fraction k) chosen at random; times d/k if unbiased."""
 
     k: int | float
+    unbiased: bool = False  # scaled up, it is no contraction, and error feedback would blow up
 
     def __post_init__(self) -> None:
         _check_k(self, self.k)
@@ -86,7 +87,7 @@ class RandomK:
         kept = torch.zeros_like(V)
         for i, source in enumerate(sources):
             chosen = torch.randperm(d, generator=source)[:k].to(V.device)
-            kept[i, chosen] = V[i, chosen] * (d / k)
+            kept[i, chosen] = V[i, chosen] * (d / k if self.unbiased else 1.0)
         return kept
 
     def bytes(self, d: int, itemsize: int) -> int:
