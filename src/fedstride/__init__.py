@@ -1,6 +1,6 @@
 """Federated learning that finds its own step sizes."""
 
-from fedstride import data, engine, recipes
+from fedstride import data, engine, optim, recipes
 from fedstride.algorithm import Algorithm
 from fedstride.client.drift import GradientCorrection, Scaffold
 from fedstride.client.gradient import IAG, Minibatch, Noisy
@@ -19,7 +19,8 @@ from fedstride.client.step import (
     Stepwise,
 )
 from fedstride.errors import Diverged, FedstrideError, InvalidInput, Refused
-from fedstride.run import Event, Run, load, train
+from fedstride.result import Run, load
+from fedstride.run import Event, train
 from fedstride.sampling import Bernoulli, Uniform, Weighted
 from fedstride.server import (
     AdagradServer,

@@ -13,13 +13,15 @@ from torch import Tensor, nn
 from fedstride import losses, recipes
 from fedstride.algorithm import Algorithm
 from fedstride.client.gradient import IAG
+from fedstride.client.local import Options
 from fedstride.client.objective import FedSplitProx, Moon
 from fedstride.client.step import Armijo
 from fedstride.data.federation import Client, Federation, finite, pair
+from fedstride.engine import Task
 from fedstride.errors import InvalidInput, Refused, nearest, not_negative, positive
 from fedstride.losses import Loss
 from fedstride.model import Replica, has_batch_statistics, probe
-from fedstride.sampling import Uniform, sampler
+from fedstride.sampling import Sampler, Uniform
 
 BUFFERS = ("average", "local", "frozen")
 LocalSteps = int | Sequence[int] | Callable[[int, int], int]
@@ -103,12 +105,12 @@ class Probed:
 
 
 def try_out(model: nn.Module, loss: str | Loss, clients: Federation, test: Client | None) -> Probed:
-    if not isinstance(model, nn.Module):
-        raise InvalidInput(f"model: got {type(model).__name__}; expected a torch.nn.Module.")
     replica = Replica(model)
     criterion = losses.resolve(loss)
     inputs, targets = clients[0].take(torch.arange(min(len(clients[0]), PROBE)))
     _dtypes("clients[0]", inputs, targets, replica.dtype)
+    if test is not None:
+        _dtypes("test", *test.take(), replica.dtype)
     if not bool(torch.isfinite(replica.row()).all()):
         raise InvalidInput("model: its parameters hold NaN or infinite values; expected finite ones to start from.")
     inputs, targets = inputs.to(replica.device), targets.to(replica.device)
@@ -181,7 +183,7 @@ def _breaks(loss: Loss, output: Tensor, bad: Tensor) -> bool:
     return False
 
 
-def test_of(test: Any, clients: Federation, dtype: torch.dtype) -> Client | None:
+def test_of(test: Any, clients: Federation) -> Client | None:
     if test is None:
         return None
     data = pair("test", test)
@@ -189,7 +191,6 @@ def test_of(test: Any, clients: Federation, dtype: torch.dtype) -> Client | None
         raise InvalidInput("test: it has no samples; expected at least one, or test=None.")
     inputs, targets = data.take()
     finite("test", inputs, targets)
-    _dtypes("test", inputs, targets, dtype)
     first = clients[0].take(torch.arange(1))[0]
     if inputs.shape[1:] != first.shape[1:]:
         raise InvalidInput(
@@ -198,63 +199,49 @@ def test_of(test: Any, clients: Federation, dtype: torch.dtype) -> Client | None
     return data
 
 
-def fits(
-    a: Algorithm,
-    model: nn.Module,
-    probed: Probed,
-    clients: Federation,
-    steps: Callable[[int, int], int],
-    batch_size: int | None,
-    cohort: Any,
-    buffers: str,
-    clip_norm: float | None,
-    weight_decay: float,
-) -> None:
+def fits(a: Algorithm, task: Task, options: Options, cohorts: Sampler, steps: Callable[[int, int], int]) -> None:
     """Refuse what makes no sense for this algorithm with this model and data."""
-    not_negative("train", weight_decay=weight_decay)
-    positive("train", clip_norm=clip_norm)
-    if buffers not in BUFFERS:
-        raise InvalidInput(f"buffers={buffers!r} is unknown; {nearest(str(buffers), BUFFERS)}")
-    if clip_norm is not None and isinstance(a.step, Armijo):
+    not_negative("train", weight_decay=options.weight_decay)
+    positive("train", clip_norm=options.max_norm)
+    if task.buffers not in BUFFERS:
+        raise InvalidInput(f"buffers={task.buffers!r} is unknown; {nearest(str(task.buffers), BUFFERS)}")
+    if options.max_norm is not None and isinstance(a.step, Armijo):
         raise Refused(
             "Armijo with clip_norm: a clipped gradient breaks the search's promise of decrease. Drop one of them."
         )
-    if isinstance(a.objective, Moon) and not callable(getattr(model, "features", None)):
+    if isinstance(a.objective, Moon) and not callable(getattr(task.model, "features", None)):
         raise Refused(
-            f"MOON needs a model with a `features(inputs)` method, and {type(model).__name__} has none. "
+            f"MOON needs a model with a `features(inputs)` method, and {type(task.model).__name__} has none. "
             "Give it one that returns the representation before the last layer."
         )
-    chosen = sampler(cohort, len(clients))
-    if isinstance(a.objective, FedSplitProx) and not (isinstance(chosen, Uniform) and chosen.size == len(clients)):
+    if isinstance(a.objective, FedSplitProx) and cohorts != Uniform(len(task.clients)):
         raise Refused(
             "FedSplit with partial participation: x = mean z_i holds only when everybody takes part. Use cohort=None."
         )
-    if batch_size is not None and not a.gradient.batches:
+    if task.batch_size is not None and not a.gradient.batches:
         raise Refused(
-            f"batch_size={batch_size} with {type(a.gradient).__name__} gradients, which start from the full batch. "
+            f"batch_size={task.batch_size} with {type(a.gradient).__name__} gradients, which start from the full batch. "
             "Leave batch_size out (IAG: use block=)."
         )
     if isinstance(a.gradient, IAG):
-        _iag(a.gradient, model, probed, clients, steps, buffers)
+        _iag(a.gradient, task, steps)
 
 
-def _iag(
-    rule: IAG, model: nn.Module, probed: Probed, clients: Federation, steps: Callable[[int, int], int], buffers: str
-) -> None:
-    if probed.random:
+def _iag(rule: IAG, task: Task, steps: Callable[[int, int], int]) -> None:
+    if task.random:
         raise Refused(
             "IAG with dropout (or another random layer): a component's old and new gradient would differ by the mask, "
             "not by the model. Remove the random layers, or use fedlin."
         )
-    if has_batch_statistics(model) and buffers != "frozen":
+    if has_batch_statistics(task.model) and task.buffers != "frozen":
         raise Refused(
-            'IAG with BatchNorm: f_i is no sum of components when samples share statistics. Use buffers="frozen" or GroupNorm.'
+            "IAG with BatchNorm: f_i is no sum of components when samples share statistics. "
+            'Use buffers="frozen" or GroupNorm.'
         )
-    if probed.reduction is None:
+    if task.reduction is None:
         raise Refused(
             "IAG needs a loss that is a mean or a sum over the samples, and this one is neither. Write it as a mean."
         )
-    replica = Replica(model)
-    row = replica.d * torch.empty((), dtype=replica.dtype).element_size()
-    for client, n in enumerate(clients.sizes):
-        rule.check_memory(client, n, steps(0, client), row)
+    row = Replica(task.model).row()
+    for client, samples in enumerate(task.clients):
+        rule.check_memory(client, len(samples), steps(0, client), row.nbytes)

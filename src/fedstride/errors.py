@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedstride.run import Run
+    from fedstride.result import Run
 
 
 class FedstrideError(Exception):

@@ -1,0 +1,79 @@
+"""What a run leaves: model, training iterate and history; on disk as safetensors and JSON lines, never pickle."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from fedstride import checkpoint
+from fedstride.algorithm import Algorithm
+from fedstride.errors import InvalidInput
+from fedstride.history import History
+from fedstride.rows import Vec
+
+
+@dataclass
+class Run:
+    """A finished run, or what a divergence left of it."""
+
+    model: nn.Module
+    x: Vec
+    history: History
+    algorithm: Algorithm | None = None
+
+    def save(self, folder: str | Path) -> Path:
+        """Write model.safetensors, run.safetensors and history.jsonl into a folder."""
+        folder = Path(folder)
+        weights = self.model.state_dict()
+        trainable = [name for name, p in self.model.named_parameters() if p.requires_grad]
+        about = {"names": list(weights), "trainable": trainable}
+        checkpoint.write_tensors(folder / "model.safetensors", weights, about)
+        checkpoint.write_tensors(folder / "run.safetensors", {"x": self.x}, {"algorithm": repr(self.algorithm)})
+        lines = "".join(json.dumps(row) + "\n" for row in self.history)
+        checkpoint.replace_file(folder / "history.jsonl", lambda new: new.write_text(lines))
+        return folder
+
+
+class Weights(nn.Module):
+    """The weights of a saved model, under their names; fs.load(folder, model) gives one that computes."""
+
+    def __init__(self, tensors: dict[str, Tensor], trainable: Sequence[str]) -> None:
+        super().__init__()
+        for name, value in tensors.items():
+            *path, last = name.split(".")
+            owner: nn.Module = self
+            for part in path:
+                if part not in owner._modules:
+                    owner.add_module(part, nn.Module())
+                owner = owner.get_submodule(part)
+            if name in trainable:
+                owner.register_parameter(last, nn.Parameter(value))
+            else:
+                owner.register_buffer(last, value)
+
+    def forward(self, *inputs: Any) -> Tensor:
+        raise InvalidInput("this model has weights and no code; load the run with fs.load(folder, model) to compute.")
+
+
+def load(folder: str | Path, model: nn.Module | None = None) -> Run:
+    """A saved run. Its weights go into a copy of the model, if one is given; a file holds no code, so none is run."""
+    folder = Path(folder)
+    for name in ("model.safetensors", "run.safetensors", "history.jsonl"):
+        if not (folder / name).is_file():
+            raise InvalidInput(f"load: {folder} holds no {name}; expected a folder that run.save() wrote.")
+    found, meta = checkpoint.read_tensors(folder / "model.safetensors")
+    weights = {name: found[name] for name in meta["names"]}
+    own = Weights(weights, meta["trainable"]) if model is None else copy.deepcopy(model)
+    try:
+        own.load_state_dict(weights)
+    except RuntimeError as error:
+        raise InvalidInput(f"load: the weights in {folder} do not fit the model: {error}") from error
+    x = checkpoint.read_tensors(folder / "run.safetensors")[0]["x"]
+    rows = (folder / "history.jsonl").read_text().splitlines()
+    return Run(own.eval(), x, History(json.loads(row) for row in rows))

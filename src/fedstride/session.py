@@ -1,0 +1,181 @@
+"""A run in progress. A round is one or more exchanges with a cohort, then a server step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedstride import checkpoint
+from fedstride.algorithm import Algorithm
+from fedstride.client.local import Options
+from fedstride.client.site import Samples
+from fedstride.engine import Clients, Task
+from fedstride.errors import Diverged, InvalidInput
+from fedstride.history import History, Row
+from fedstride.model import Replica
+from fedstride.result import Run
+from fedstride.rows import State, Vec, generator, sq
+from fedstride.sampling import Sampler
+from fedstride.wire import Mean, feedback, send
+from fedstride.work import send_gradients, train
+
+
+@dataclass
+class Session:
+    """A run in progress: everything that the next round depends on."""
+
+    algorithm: Algorithm
+    options: Options
+    task: Task
+    clients: Clients
+    sampler: Sampler
+    steps: Callable[[int, int], int]
+    test: Samples | None
+    x: Vec
+    stats: Vec
+    server: State = field(init=False)
+    drift: State = field(init=False)
+    down: State = field(init=False)
+    history: History = field(init=False, default_factory=History)
+
+    def __post_init__(self) -> None:
+        a = self.algorithm
+        self.server = a.server.init(self.x)
+        self.drift = a.drift.init(self.x) if a.drift is not None else {}
+        self.down = {k: v[None] for k, v in feedback.memory(self.x).items()} if a.feeds_back_down else {}
+
+    @property
+    def round(self) -> int:
+        """Finished rounds."""
+        return len(self.history)
+
+    @property
+    def output(self) -> Vec:
+        return self.algorithm.server.output(self.x, self.server)
+
+    def advance(self) -> Row:
+        """One round."""
+        start = time.perf_counter()
+        a, x, t = self.algorithm, self.x, self.round
+        sizes = [len(c) for c in self.task.clients]
+        chosen = sorted(self.sampler.draw(sizes, generator(self.task.seed, t, "cohort")))
+        cohort = [(c, self.steps(t, c)) for c in chosen]
+        item = x.element_size()
+        broadcast = {**a.server.broadcast(self.server), **self.drift}
+        down = (len(x) + len(self.stats) + sum(v.numel() for v in broadcast.values())) * item
+        up, gradients, forwards = 0, 0, 0
+
+        if a.exchanges_gradients:
+            reply = self.clients.exchange(send_gradients(a, self.options), x, self.stats, broadcast, t, cohort)
+            self.clients.commit()
+            broadcast["gradient"], size = self._compressed_gradient(reply.fields["gradient"])
+            down, up = down + size, reply.bytes_up
+            gradients, forwards = int(reply.metrics["gradients"].sum()), int(reply.metrics["forwards"].sum())
+
+        reply = self.clients.exchange(train(a, self.options), x, self.stats, broadcast, t, cohort)
+        broken = [c for c, ok in zip(chosen, reply.metrics["finite"].tolist(), strict=True) if not ok]
+        if broken:
+            self._stop(t, broken, f"the model of client {broken[0]} became non-finite in its local steps")
+        stats = reply.fields.pop("stats", self.stats)
+        mean = Mean(reply.fields, reply.weight / sum(self.task.weights), len(chosen), len(sizes))
+        drift, server = dict(self.drift), dict(self.server)
+        if a.drift is not None:
+            a.drift.absorb(mean.fields, mean.share, drift)
+        new = a.server.step(x, mean, server)
+        if not bool(torch.isfinite(new).all()):
+            self._stop(t, [], f"the server step of size {float(server['eta']):.3g} left the finite numbers")
+        self.clients.commit()
+        self.x, self.stats, self.drift, self.server = new, stats, drift, server
+
+        loss, accuracy = (None, None) if self.test is None else self.clients.evaluate(self.output, stats, self.test)
+        p = torch.tensor([self.task.weights[c] for c in chosen], dtype=torch.float64)
+        p /= p.sum()
+
+        def average(name: str) -> float:
+            return float((p * reply.metrics[name].double().cpu()).sum())
+
+        row: Row = {
+            "round": t + 1,
+            "train_loss": average("train_loss"),
+            "test_loss": loss,
+            "test_accuracy": accuracy,
+            "server_step": float(server["eta"]),
+            "client_step": average("client_step"),
+            "trials": average("trials"),
+            "failed": int(reply.metrics["failed"].sum()),
+            "drift": float((mean.square - sq(mean.update)).clamp(min=0).sqrt()),
+            "bytes_up": up + reply.bytes_up,
+            "bytes_down": down * len(chosen),
+            "gradients": gradients + int(reply.metrics["gradients"].sum()),
+            "forwards": forwards + int(reply.metrics["forwards"].sum()),
+            "seconds": time.perf_counter() - start,
+            "participants": len(chosen) - len(reply.lost),
+            "lost": len(reply.lost),
+        }
+        self.history.append(row)
+        return row
+
+    def run(self) -> Run:
+        """What there is so far, as a user gets it."""
+        model = Replica(self.task.model, self.task.moving).exported(self.output, self.stats)
+        return Run(model, self.x, self.history, self.algorithm)
+
+    def save(self, path: Path) -> None:
+        parts = {"server": self.server, "drift": self.drift, "down": self.down, "clients": self.clients.state()}
+        tensors = {f"{name}/{k}": v for name, part in parts.items() for k, v in part.items()}
+        meta = {"kind": "checkpoint", "about": self._about(), "history": list(self.history)}
+        checkpoint.write_tensors(path, {"x": self.x, "stats": self.stats, **tensors}, meta)
+
+    def resume(self, path: Path) -> None:
+        tensors, meta = checkpoint.read_tensors(path)
+        for name, value in self._about().items():
+            if meta["about"].get(name) != value:
+                raise InvalidInput(
+                    f"checkpoint={str(path.parent)!r} belongs to another run: {name} was {meta['about'].get(name)!r} and is "
+                    f"{value!r}. Use the same arguments, or another folder."
+                )
+        device = self.x.device
+        parts: dict[str, State] = {"server": {}, "drift": {}, "down": {}, "clients": {}}
+        for key, v in tensors.items():
+            name, _, rest = key.partition("/")
+            if rest:
+                parts[name][rest] = v.to(device)
+        self.x, self.stats = tensors["x"].to(device), tensors["stats"].to(device)
+        self.server, self.drift, self.down = parts["server"], parts["drift"], parts["down"]
+        self.clients.restore(parts["clients"])
+        self.history = History(meta["history"])
+
+    def _about(self) -> dict[str, Any]:
+        task = self.task
+        return {
+            "algorithm": repr(self.algorithm),
+            "options": repr(self.options),
+            "sampler": repr(self.sampler),
+            "seed": task.seed,
+            "batch_size": task.batch_size,
+            "parameters": len(self.x),
+            "dtype": str(self.x.dtype),
+            "clients": len(task.clients),
+            "buffers": task.buffers,
+        }
+
+    def _compressed_gradient(self, mean: Vec) -> tuple[Vec, int]:
+        a = self.algorithm
+        source = [generator(self.task.seed, self.round, "down")]
+        sent, past, size = send(mean[None], a.down, a.feeds_back_down, self.down, source)  # 004 eq. (142)
+        self.down = past or self.down
+        return sent[0], size[0]
+
+    def _stop(self, t: int, clients: list[int], what: str) -> None:
+        raise Diverged(
+            f"The run diverged in round {t + 1}: {what}. The last finite model, of round {t}, and the history are in "
+            "error.run. Take smaller steps, or a rule that finds them (fs.recipes.fedsls(), delta_sgd()).",
+            self.run(),
+            t + 1,
+            clients,
+        )
