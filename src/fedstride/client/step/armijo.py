@@ -1,7 +1,8 @@
 """Armijo's line search on the clients: the largest step of a grid that decreases the batch's loss enough.
 
 Federated stochastic line search (000 alg. 2 and 3), after Vaswani et al. Painless stochastic gradient. NeurIPS 2019.
-Deviations: the step never exceeds lr_max; after 100 trials the step 1e-6 is taken; a gradient below 1e-8 means no move.
+Deviations: the step never exceeds lr_max; after 100 trials the step 1e-6 is taken, and the next search starts where this
+one did; a gradient below 1e-8 means no move.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Armijo:
         failed = still & ~found
         state["eta"] = torch.where(failed, FALLBACK, torch.where(still, eta, 0.0))
         state["trials"], state["failed"] = state["trials"] + trials, state["failed"] + failed
-        state["start"] = self._restart(eta, state["growth"])
+        state["start"] = self._restart(torch.where(failed, state["start"], eta), state["growth"])
         return -state["eta"] * G
 
     def _restart(self, eta: Col, growth: Col) -> Col:

@@ -33,12 +33,14 @@ class Polyak:
 
     def init(self, x: Vec, plan: Plan) -> State:
         one = torch.ones_like(plan.size)
-        return {"eta": one, "growth": (self.growth or 1.0) ** (plan.batch / plan.size) * one}
+        growth = (self.growth or 1.0) ** (plan.batch / plan.size)
+        return {"eta": one, "last": one.clone(), "growth": growth}
 
     def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
         L, g = getattr(oracle, "plain", None) or (L, G)
         eta = ((L - self.f_star) / (self.c * sq(g) + 1e-8)).clamp(min=0)  # 001 fn 4
         if self.growth is not None:
-            eta = torch.minimum(eta, state["growth"] * state["eta"])
-        state["eta"] = eta if self.lr_max is None else eta.clamp(max=self.lr_max)
+            eta = torch.minimum(eta, state["growth"] * state["last"])
+        eta = state["eta"] = eta if self.lr_max is None else eta.clamp(max=self.lr_max)
+        state["last"] = torch.where(eta > 0, eta, state["last"])  # a batch without loss says nothing of the next
         return -state["eta"] * G
