@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedstride.algorithm import Algorithm
+from fedstride.losses import Loss
+from fedstride.result import Run
 from fedstride.rows import Vec
-from fedstride.run import Run, train
+from fedstride.run import train
 
 
 class Point(nn.Module):
@@ -32,6 +35,16 @@ def half_mean_square(output: Tensor, target: Tensor) -> Tensor:
 
 def half_sum_square(output: Tensor, target: Tensor) -> Tensor:
     return ((output - target) ** 2).sum() / 2
+
+
+def robust(output: Tensor, target: Tensor) -> Tensor:
+    """phi(r) = r^2 / (2 (1 + r^2)), averaged over the samples: bounded and not convex.
+
+    phi'' = (1 - 3 r^2) / (1 + r^2)^3 lies in [-1/4, 1], so that it is as smooth as r^2 / 2: the constants L and
+    L_component of a LeastSquares(mean=True) hold for it too.
+    """
+    square = (output - target) ** 2
+    return (square / (1 + square)).mean() / 2
 
 
 @dataclass(frozen=True)
@@ -73,6 +86,12 @@ class LeastSquares:
         return min(float(torch.linalg.eigvalsh(self.hessian(i))[0]) for i in range(len(self.A)))
 
     @property
+    def pl(self) -> float:
+        """The global constant of Polyak and Lojasiewicz: the smallest eigenvalue of H that is not zero."""
+        eigenvalues = torch.linalg.eigvalsh(self.H)
+        return float(eigenvalues[eigenvalues > 1e-10 * eigenvalues[-1]][0])
+
+    @property
     def minimiser(self) -> Vec:
         weights = [1 / len(A) if self.mean else 1.0 for A in self.A]
         right = torch.stack([w * A.T @ b for w, A, b in zip(weights, self.A, self.b, strict=True)]).mean(0)
@@ -93,23 +112,26 @@ def random_least_squares(
     mean: bool = False,
     common: bool = False,
     spread: float = 1.0,
+    condition: float = 1.0,
 ) -> LeastSquares:
-    """Gaussian data; `common`: all clients share one minimiser; spread: how far apart their own minimisers are."""
+    """Gaussian data; `common`: all clients share one minimiser; spread: how far apart their own minimisers are;
+    condition: how much more the first feature varies than the last, so that all clients share their flat directions."""
     g = torch.Generator().manual_seed(seed)
-    A = [torch.randn(samples, d, generator=g, dtype=torch.float64) for _ in range(clients)]
+    scale = torch.linspace(1, condition**-0.5, d, dtype=torch.float64)
+    A = [torch.randn(samples, d, generator=g, dtype=torch.float64) * scale for _ in range(clients)]
     shared = torch.randn(d, generator=g, dtype=torch.float64)
     own = [shared + spread * torch.randn(d, generator=g, dtype=torch.float64) for _ in range(clients)]
     return LeastSquares(A, [a @ (shared if common else w) for a, w in zip(A, own, strict=True)], mean)
 
 
 def iterates(
-    problem: LeastSquares, x0: Vec, algorithm: str | Algorithm, rounds: int, **options: Any
+    problem: LeastSquares, x0: Vec, algorithm: str | Algorithm, rounds: int, loss: Loss | None = None, **options: Any
 ) -> tuple[list[Vec], Run]:
-    """x_0, x_1, ..., x_T of a run, and the run."""
+    """x_0, x_1, ..., x_T of a run, and the run; with another loss on the same data if one is given."""
     xs: list[Vec] = []
     run = train(
         Point(x0),
-        problem.loss,
+        loss or problem.loss,
         problem.clients,
         algorithm,
         rounds=rounds,
@@ -117,3 +139,58 @@ def iterates(
         **options,
     )
     return xs, run
+
+
+def hard_start(problem: LeastSquares, seed: int = 1) -> Vec:
+    """A point away from the minimiser in all directions, and most of all where f is flattest and descent slowest."""
+    flattest = torch.linalg.eigh(problem.H).eigenvectors[:, -round(float(torch.linalg.matrix_rank(problem.H)))]
+    return near(problem.minimiser + 10 * flattest, seed)
+
+
+def near(x: Vec, seed: int = 1, distance: float = 1.0) -> Vec:
+    """x, moved by a normal of this standard deviation."""
+    return x + distance * torch.randn(len(x), generator=torch.Generator().manual_seed(seed), dtype=x.dtype)
+
+
+def slowest(problem: LeastSquares, algorithm: Algorithm, rounds: int, **options: Any) -> float:
+    """The largest factor of f - f* in any round: from afar, and from so near that any bias would show."""
+    starts = (hard_start(problem), near(problem.minimiser, distance=1e-4))
+    runs = [iterates(problem, x0, algorithm, rounds, **options)[0] for x0 in starts]
+    return max(max(ratios([problem.gap(x) for x in xs])) for xs in runs)
+
+
+def ratios(values: Sequence[float]) -> list[float]:
+    """v_1 / v_0, v_2 / v_1, ...: the factor of each round."""
+    return [after / before for before, after in pairwise(values)]
+
+
+def global_loss(problem: LeastSquares, loss: Loss, x: Vec) -> Tensor:
+    """f(x), differentiable."""
+    return torch.stack([loss(A @ x, b) for A, b in problem.clients]).mean()
+
+
+def descent(problem: LeastSquares, loss: Loss, xs: Sequence[Vec]) -> tuple[list[float], list[float]]:
+    """f and |grad f|^2 at each point."""
+    values, slopes = zip(*(value_and_slope(problem, loss, x) for x in xs), strict=True)
+    return list(values), [float(g @ g) for g in slopes]
+
+
+def value_and_slope(problem: LeastSquares, loss: Loss, x: Vec) -> tuple[float, Vec]:
+    x = x.clone().requires_grad_()
+    value = global_loss(problem, loss, x)
+    return float(value.detach()), torch.autograd.grad(value, x)[0]
+
+
+def descended(problem: LeastSquares, loss: Loss, x: Vec, slope: float) -> Vec:
+    """Where plain gradient descent from x first has |grad f| <= slope."""
+    while (g := value_and_slope(problem, loss, x)[1]).norm() > slope:
+        x = x - g / problem.L
+    return x
+
+
+def least_curvature(problem: LeastSquares, loss: Loss, x: Vec) -> float:
+    """The smallest eigenvalue of f's Hessian: negative where f is not convex."""
+    x = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(global_loss(problem, loss, x), x, create_graph=True)
+    hessian = torch.stack([torch.autograd.grad(g, x, retain_graph=True)[0] for g in slope])
+    return float(torch.linalg.eigvalsh(hessian)[0])
