@@ -19,7 +19,7 @@ from fedstride.errors import Diverged, InvalidInput
 from fedstride.history import History, Row
 from fedstride.model import Replica
 from fedstride.result import Run
-from fedstride.rows import State, Vec, generator, sq
+from fedstride.rows import State, Vec, generator, seed_of, sq
 from fedstride.sampling import Sampler
 from fedstride.wire import Mean, feedback, send
 from fedstride.work import send_gradients, train
@@ -162,6 +162,9 @@ class Session:
             "dtype": str(self.x.dtype),
             "clients": len(task.clients),
             "buffers": task.buffers,
+            "weights": seed_of(*map(str, task.weights)),  # a digest, as the next
+            "local_steps": seed_of(*(self.steps(0, c) for c in range(len(task.clients)))),
+            **({"rounds": task.rounds} if getattr(self.algorithm.step, "schedule", None) else {}),
         }
 
     def _compressed_gradient(self, mean: Vec) -> tuple[Vec, int]:
