@@ -1,0 +1,97 @@
+"""The local engine: threads that change no bit, and errors that say where."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import fedstride as fs
+from fedstride.engine import engine
+from tests.problems import STEPS, Classifier, classification, classifier, learn, same_bits, seeded
+
+MIDDLES = {
+    "tanh": nn.Tanh,
+    "dropout": nn.Dropout,
+    "batch norm": lambda: nn.BatchNorm1d(3),
+    "both": lambda: nn.Sequential(nn.BatchNorm1d(3), nn.Dropout()),
+    "spectral norm": lambda: nn.utils.spectral_norm(nn.Linear(3, 3)),
+}
+LOCAL = [fs.engine.Local(workers=w, chunk=c) for w, c in ((1, 1), (3, 1), (2, 3))]
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedsls", "fedlin", "moon"])
+@pytest.mark.parametrize("buffers", ["average", "local", "frozen"])
+@pytest.mark.parametrize("middle", MIDDLES)
+def test_neither_workers_nor_chunks_change_a_bit_of_any_model(middle, buffers, algorithm):
+    options = {"local_steps": STEPS, "batch_size": 2, "rounds": 2, "buffers": buffers, "test": classification((7,))[0]}
+    sizes = (6, 8, 4, 10)  # no batch of one sample, which BatchNorm cannot take
+    runs = [
+        learn(algorithm, model=classifier(middle=MIDDLES[middle]), clients=classification(sizes), engine=e, **options)
+        for e in LOCAL
+    ]
+    assert same_bits(runs[0], runs[1])
+    assert same_bits(runs[0], runs[2])
+
+
+def test_the_users_threads_change_no_bit_and_are_given_back():
+    def wide():
+        return seeded(lambda: nn.Linear(40_000, 1), torch.float32)  # torch splits sums of this length over threads
+
+    source = torch.Generator().manual_seed(0)
+    clients = [(torch.randn(3, 40_000, generator=source), torch.randn(3, 1, generator=source)) for _ in range(2)]
+    before, runs = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            algorithm = fs.Algorithm(fs.Constant(1e-6), fs.FedExP(eps=0.0, exact=True))  # its step comes from long sums
+            runs.append(fs.train(wide(), "mse", clients, algorithm, rounds=8))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert same_bits(*runs)
+
+
+class Touchy(Classifier):
+    """Breaks on large inputs."""
+
+    def forward(self, inputs):
+        if inputs.max() > 100:
+            raise ArithmeticError("too large")
+        return super().forward(inputs)
+
+
+def test_an_error_of_the_users_model_keeps_its_type_and_says_where():
+    clients = classification()
+    clients[2][0][-1] = 1000
+    with pytest.raises(ArithmeticError, match="too large") as caught:
+        learn(model=seeded(Touchy), clients=clients)
+    assert any("round 1" in note and "[2]" in note for note in caught.value.__notes__)
+
+
+def test_evaluation_does_not_depend_on_its_chunks(monkeypatch):
+    test = classification((10,), seed=7)[0]
+    whole = learn(test=test).history
+    monkeypatch.setattr("fedstride.engine.local.EVALUATION_CHUNK", 3)
+    parts = learn(test=test).history
+    assert parts["test_accuracy"] == whole["test_accuracy"]
+    assert parts["test_loss"] == pytest.approx(whole["test_loss"], rel=1e-12)
+
+
+def test_evaluation_of_a_sum_is_a_sum(monkeypatch):
+    monkeypatch.setattr("fedstride.engine.local.EVALUATION_CHUNK", 3)
+    test = classification((10,), seed=7)[0]
+    run = learn(loss=nn.CrossEntropyLoss(reduction="sum"), test=test)
+    with torch.no_grad():
+        expected = nn.functional.cross_entropy(run.model(test[0]), test[1], reduction="sum")
+    assert run.history[-1]["test_loss"] == pytest.approx(float(expected), rel=1e-12)
+
+
+@pytest.mark.parametrize("bad", [{"workers": 0}, {"workers": 1.5}, {"chunk": 0}, {"chunk": True}, {"workers": -1}])
+def test_impossible_numbers_are_refused(bad):
+    with pytest.raises(fs.InvalidInput, match=next(iter(bad))):
+        fs.engine.Local(**bad)
+
+
+def test_engines_by_name():
+    assert engine("auto") == engine("local") == fs.engine.Local()

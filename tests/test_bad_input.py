@@ -1,0 +1,277 @@
+"""Bad input: an error that names the argument, before any work is done."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fedstride as fs
+from tests.problems import Classifier, classification, classifier, linear, seeded
+
+NAN, INF = float("nan"), float("inf")
+
+
+class Counted(Classifier):
+    """Counts its forward passes, those of its copies too."""
+
+    calls: list[int] = []  # noqa: RUF012 (shared on purpose)
+
+    def forward(self, inputs):
+        self.calls.append(len(inputs))
+        return super().forward(inputs)
+
+
+def attempt(**changes):
+    """Train with some arguments changed; no callback may be called and the model is tried once at most."""
+    events = []
+    given = {
+        "model": seeded(Counted),
+        "loss": "cross_entropy",
+        "clients": classification(),
+        "algorithm": "fedavg",
+        "rounds": 2,
+        "callbacks": [events.append],
+        **changes,
+    }
+    Counted.calls.clear()
+    try:
+        fs.train(given.pop("model"), given.pop("loss"), given.pop("clients"), given.pop("algorithm"), **given)
+    finally:
+        assert len(Counted.calls) <= 1
+        assert events == []
+
+
+def data(client=2, inputs=None, targets=None, sizes=(6, 9, 5, 8)):
+    """The clients, one of them changed."""
+    pairs = classification(sizes)
+    x, y = pairs[client]
+    pairs[client] = (x if inputs is None else inputs(x), y if targets is None else targets(y))
+    return pairs
+
+
+def put(value, at=3):
+    def change(t):
+        t = t.clone()
+        t[at] = value
+        return t
+
+    return change
+
+
+class Mute(Classifier):
+    def forward(self, inputs):
+        return super().forward(inputs).detach()
+
+
+class Pairs(Classifier):
+    def forward(self, inputs):
+        return super().forward(inputs), inputs
+
+
+def frozen():
+    return classifier().requires_grad_(False)
+
+
+def broken():
+    model = classifier()
+    model.head.weight.data[0, 0] = NAN
+    return model
+
+
+def dropout():
+    return classifier(middle=nn.Dropout)
+
+
+def normalised():
+    return classifier(middle=lambda: nn.BatchNorm1d(3))
+
+
+class Plain(nn.Sequential):
+    """No `features` method."""
+
+    def __init__(self):
+        super().__init__(nn.Linear(4, 3))
+
+
+INVALID = {
+    # data
+    "nan inputs": ({"clients": data(inputs=put(NAN))}, r"clients\[2\]: inputs hold NaN or infinite.*sample 3"),
+    "infinite inputs": ({"clients": data(inputs=put(INF))}, r"clients\[2\]: inputs hold NaN or infinite"),
+    "nan in the test set": ({"test": data(inputs=put(NAN))[2]}, "test: inputs hold NaN or infinite"),
+    "empty client": ({"clients": data(inputs=lambda x: x[:0], targets=lambda y: y[:0])}, r"clients\[2\]: .*no samples"),
+    "no clients": ({"clients": []}, "clients: the federation is empty"),
+    "no federation": ({"clients": None}, "clients: got NoneType"),
+    "empty test set": ({"test": (torch.zeros(0, 4).double(), torch.zeros(0).long())}, "test: it has no samples"),
+    "test set of another shape": ({"test": (torch.zeros(2, 5).double(), torch.zeros(2).long())}, "test: input shape"),
+    "test set of another dtype": (
+        {"test": (torch.zeros(2, 4), torch.zeros(2).long())},
+        "test: inputs are torch.float32",
+    ),
+    "shapes differ": ({"clients": data(inputs=lambda x: x[:, :2])}, r"clients\[2\]: input shape \(2,\) differs"),
+    "dtypes differ": ({"clients": data(inputs=lambda x: x.float())}, r"clients\[2\]: input dtype"),
+    "dtype of the model": (
+        {"clients": classification(dtype=torch.float32)},
+        r"inputs are torch.float32 .*model is torch.float64",
+    ),
+    "dtype of the targets": (
+        {"model": linear(d=4), "loss": "mse", "clients": data(0, targets=lambda y: y.float(), sizes=(6,))},
+        r"targets are torch.float32 .*model is torch.float64",
+    ),
+    "label too large": ({"clients": data(targets=put(3))}, r"clients\[2\]: label 3 is out of range"),
+    "label negative": ({"clients": data(targets=put(-1))}, r"clients\[2\]: label -1 is out of range"),
+    "label, loss as a module": (
+        {"clients": data(targets=put(3)), "loss": nn.CrossEntropyLoss()},
+        r"clients\[2\]: label 3 is out of range",
+    ),
+    "label, loss as a function": (
+        {"clients": data(targets=put(3)), "loss": lambda o, t: F.cross_entropy(o, t)},
+        r"clients\[2\]: label 3 is out of range",
+    ),
+    "label in the test set": ({"test": data(targets=put(7))[2]}, "test: label 7 is out of range"),
+    # model and loss
+    "no module": ({"model": torch.nn.functional.relu}, "model: got builtin_function_or_method|model: got function"),
+    "nothing to train": ({"model": frozen()}, "model: it has no trainable parameters"),
+    "no parameters": ({"model": nn.Flatten()}, "model: it has no trainable parameters"),
+    "parameters not finite": ({"model": broken()}, "model: its parameters hold NaN"),
+    "model fails": ({"model": nn.Linear(7, 3).double()}, r"model: it fails on clients\[0\]'s inputs of shape \(6, 4\)"),
+    "model returns a pair": ({"model": seeded(Pairs)}, "model: it returns tuple"),
+    "model without gradient": ({"model": seeded(Mute)}, "gradient"),
+    "loss of every sample": (
+        {"loss": nn.CrossEntropyLoss(reduction="none")},
+        r"loss: it returns a tensor of shape \(6,\)",
+    ),
+    "loss is a number": ({"loss": lambda o, t: 1.0}, "loss: it returns float"),
+    "loss without gradient": (
+        {"loss": lambda o, t: (o.argmax(1) == t).double().mean()},
+        "loss: its value has no gradient",
+    ),
+    "loss fails": ({"loss": lambda o, t: o @ t}, "loss: it fails"),
+    "loss is nothing": ({"loss": None}, "loss=None is not usable"),
+    "loss unknown": ({"loss": "cross_entropi"}, "loss='cross_entropi' is unknown; did you mean 'cross_entropy'"),
+    # rounds
+    "rounds 0": ({"rounds": 0}, "rounds=0"),
+    "rounds -1": ({"rounds": -1}, "rounds=-1"),
+    "rounds 2.0": ({"rounds": 2.0}, r"rounds=2\.0"),
+    "rounds True": ({"rounds": True}, "rounds=True"),
+    "rounds None": ({"rounds": None}, "rounds=None"),
+    "seed": ({"seed": -1}, "seed=-1"),
+    "seed of text": ({"seed": "x"}, "seed='x'"),
+    "seed None": ({"seed": None}, "seed=None"),
+    "batch size 0": ({"batch_size": 0}, "batch_size=0"),
+    "batch size 2.5": ({"batch_size": 2.5}, r"batch_size=2\.5"),
+    "cohort 0": ({"cohort": 0}, "cohort=0"),
+    "cohort 5": ({"cohort": 5}, "cohort=5 .*from 1 to 4"),
+    "cohort 1.5": ({"cohort": 1.5}, r"cohort=1\.5"),
+    "cohort True": ({"cohort": True}, "cohort=True"),
+    "cohort of text": ({"cohort": "half"}, "cohort='half'"),
+    "sampler too large": ({"cohort": fs.Weighted(5)}, "cohort=5"),
+    "bernoulli": ({"cohort": fs.Bernoulli(1.5)}, r"p=1\.5"),
+    "steps and epochs": ({"local_steps": 2, "epochs": 1}, "local_steps=2 and epochs=1"),
+    "steps 0": ({"local_steps": 0}, "local_steps=0"),
+    "steps 1.5": ({"local_steps": 1.5}, r"local_steps=1\.5"),
+    "steps of three clients": ({"local_steps": [1, 2, 3]}, r"local_steps=\[1, 2, 3\].*one per client \(4\)"),
+    "steps with a zero": ({"local_steps": [1, 2, 0, 3]}, r"local_steps\[2\]=0"),
+    "steps with a half": ({"local_steps": torch.tensor([1, 2, 0.5, 3])}, r"local_steps\[0\]"),
+    "epochs 0": ({"epochs": 0}, "epochs=0"),
+    "epochs -1": ({"epochs": -1.0}, r"epochs=-1\.0"),
+    "epochs nan": ({"epochs": NAN}, "epochs=nan"),
+    "epochs of text": ({"epochs": "2"}, "epochs='2'"),
+    "weights unknown": ({"weights": "sampled"}, "weights='sampled' is unknown; did you mean 'samples'"),
+    "weights of three": ({"weights": [1, 2, 3]}, r"weights: got 3 numbers.*\(4\)"),
+    "weights negative": ({"weights": [1, 2, -3, 4]}, "weights: .*positive"),
+    "weights zero": ({"weights": [1, 2, 0, 4]}, "weights: .*positive"),
+    "weights a number": ({"weights": 1.0}, "weights"),
+    "weights None": ({"weights": None}, "weights"),
+    "weights of text": ({"weights": ["a", "b", "c", "d"]}, "weights"),
+    "callback is no function": ({"callbacks": [3]}, r"callbacks\[0\]=3 is not callable"),
+    "callbacks is a function": ({"callbacks": print}, "callbacks"),
+    "callbacks None": ({"callbacks": None}, "callbacks"),
+    "weight decay": ({"weight_decay": -0.1}, r"weight_decay=-0\.1"),
+    "clip norm": ({"clip_norm": 0.0}, r"clip_norm=0\.0"),
+    "buffers unknown": ({"buffers": "averaged"}, "buffers='averaged' is unknown; did you mean 'average'"),
+    "engine unknown": ({"engine": "lokal"}, "engine='lokal' is unknown; did you mean 'local'"),
+    "engine is a number": ({"engine": 2}, "engine=2 is not usable"),
+    "algorithm unknown": ({"algorithm": "fedavgg"}, "algorithm='fedavgg' is unknown; did you mean .*'fedavg'"),
+    "algorithm is a recipe": ({"algorithm": fs.recipes.fedavg}, "algorithm=.*is not usable"),
+    "algorithm is a step": ({"algorithm": fs.Armijo()}, "algorithm=.*is not usable"),
+    "checkpoint is a number": ({"checkpoint": 3}, "checkpoint"),
+}
+
+
+@pytest.mark.parametrize("case", INVALID)
+def test_bad_input_is_named_before_any_work(case):
+    changes, message = INVALID[case]
+    with pytest.raises(fs.InvalidInput, match=message):
+        attempt(**changes)
+
+
+REFUSED = {
+    "fedsplit, partial": ({"algorithm": "fedsplit", "cohort": 2}, "FedSplit with partial participation"),
+    "fedsplit, bernoulli": (
+        {"algorithm": "fedsplit", "cohort": fs.Bernoulli(0.5)},
+        "FedSplit with partial participation",
+    ),
+    "moon without features": ({"algorithm": "moon", "model": Plain().double()}, "MOON needs a model with a `features"),
+    "iag with dropout": ({"algorithm": "fedtrack", "model": dropout()}, "IAG with dropout"),
+    "iag with batch norm": ({"algorithm": "fedtrack", "model": normalised()}, "IAG with BatchNorm"),
+    "iag with batches": ({"algorithm": "fedtrack", "batch_size": 2}, "batch_size=2 with IAG"),
+    "noise with batches": (
+        {"algorithm": fs.Algorithm(gradient=fs.Noisy()), "batch_size": 2},
+        "batch_size=2 with Noisy",
+    ),
+    "iag with an odd loss": (
+        {"algorithm": "fedtrack", "loss": lambda o, t: F.cross_entropy(o, t, reduction="sum") ** 2},
+        "IAG needs a loss that is a mean or a sum",
+    ),
+    "armijo with clipping": ({"algorithm": "fedsls", "clip_norm": 1.0}, "Armijo with clip_norm"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_fit_the_algorithm_is_refused_before_any_work(case):
+    changes, message = REFUSED[case]
+    with pytest.raises(fs.Refused, match=message):
+        attempt(**changes)
+
+
+def test_the_table_of_iag_has_a_memory_limit():
+    tight = fs.Algorithm(gradient=fs.IAG(table_gib=1e-9))
+    with pytest.raises(fs.InvalidInput, match="table_gib"):
+        attempt(algorithm=tight, local_steps=20)
+
+
+@pytest.mark.parametrize(("typo", "meant"), [("grown", "grow"), ("MAX", "max"), ("kept", "keep")])
+def test_an_unknown_reset_gets_the_nearest_one(typo, meant):
+    with pytest.raises(fs.InvalidInput, match=f"reset='{typo}' is unknown; did you mean '{meant}'"):
+        fs.recipes.fedsls(reset=typo)
+
+
+def test_a_function_that_asks_for_no_steps_is_named():
+    with pytest.raises(fs.InvalidInput, match=r"local_steps\(1, 2\)=0"):
+        fs.train(
+            classifier(),
+            "cross_entropy",
+            classification(),
+            "fedavg",
+            rounds=2,
+            local_steps=lambda round, client: 0 if (round, client) == (1, 2) else 1,
+        )
+
+
+def test_a_label_to_be_ignored_is_no_mistake():
+    run = fs.train(classifier(), nn.CrossEntropyLoss(), data(targets=put(-100)), "fedavg", rounds=1)
+    assert torch.isfinite(run.x).all()
+
+
+def test_iag_with_frozen_statistics_is_fine():
+    run = fs.train(normalised(), "cross_entropy", classification(), "fedtrack", rounds=1, buffers="frozen")
+    assert torch.isfinite(run.x).all()
+
+
+def test_labels_are_only_checked_where_they_are_labels():
+    """Counts may exceed the number of outputs of a model whose loss is no classification."""
+    loss = lambda output, target: F.poisson_nll_loss(output[:, 0], target.double())  # noqa: E731
+    counts = [(inputs, 5 * targets) for inputs, targets in classification()]
+    assert torch.isfinite(fs.train(classifier(), loss, counts, "fedavg", rounds=1).x).all()

@@ -1,0 +1,93 @@
+"""The public names, pinned: adding or removing one is a decision."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import fedstride as fs
+
+MODULES = {"data", "engine", "optim", "recipes"}
+STEPS = {"Adagrad", "Adam", "Armijo", "CappedPolyak", "Constant", "DeltaSGD", "Momentum", "PerStep", "Polyak"}
+SCHEDULES = {"Exponential", "Stepwise"}
+OBJECTIVES = {"FedDynObjective", "FedSplitProx", "Moon", "Plain", "Proximal"}
+GRADIENTS = {"IAG", "Minibatch", "Noisy"}
+DRIFTS = {"GradientCorrection", "Scaffold"}
+SERVERS = {
+    "AdagradServer",
+    "AdamServer",
+    "Auto",
+    "Average",
+    "FedDyn",
+    "FedExP",
+    "FedExPM",
+    "FedExProx",
+    "FedNova",
+    "FedSplit",
+    "ServerMomentum",
+    "YogiServer",
+}
+WIRE = {"Quantize", "RandomK", "TopK"}
+SAMPLERS = {"Bernoulli", "Uniform", "Weighted"}
+ERRORS = {"Diverged", "FedstrideError", "InvalidInput", "Refused"}
+RUNS = {"Algorithm", "Event", "Run", "load", "train"}
+
+RECIPES = [
+    *(
+        "auto",
+        "fedavg",
+        "fedavgm",
+        "fedprox",
+        "fednova",
+        "feddyn",
+        "moon",
+        "scaffold",
+        "fedadam",
+        "fedadagrad",
+        "fedyogi",
+    ),
+    *(
+        "fedexp",
+        "fedexpm",
+        "scaffold_exp",
+        "fedexprox",
+        "fedsls",
+        "fedexpsls",
+        "delta_sgd",
+        "fedsps",
+        "fedlin",
+        "fedtrack",
+    ),
+    "fedsplit",
+]
+
+
+def test_the_names_of_fedstride():
+    tree = ast.parse(Path(fs.__file__).read_text())
+    imported = {
+        alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    assert imported == (
+        MODULES | STEPS | SCHEDULES | OBJECTIVES | GRADIENTS | DRIFTS | SERVERS | WIRE | SAMPLERS | ERRORS | RUNS
+    )
+    assert all(hasattr(fs, name) for name in imported)
+
+
+def test_the_names_of_the_recipes():
+    assert list(fs.recipes.RECIPES) == RECIPES
+    assert all(getattr(fs.recipes, name)().name == name for name in RECIPES)
+
+
+def test_the_optimizers():
+    assert all(hasattr(fs.optim, name) for name in ("Armijo", "DeltaSGD", "Polyak"))
+
+
+def test_every_error_is_a_fedstride_error():
+    assert all(issubclass(getattr(fs, name), fs.FedstrideError) for name in ERRORS)
+    assert issubclass(fs.InvalidInput, ValueError)
+    assert issubclass(fs.Refused, ValueError)
+
+
+def test_the_package_is_typed_and_has_a_version():
+    assert (Path(fs.__file__).parent / "py.typed").is_file()
+    assert fs.__version__ == "0.1.0"
