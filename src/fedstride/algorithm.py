@@ -8,7 +8,7 @@ import torch
 
 from fedstride.client.drift import Drift, GradientCorrection, Scaffold
 from fedstride.client.gradient import IAG, Estimator, Minibatch, Noisy
-from fedstride.client.objective import FedDynObjective, FedSplitProx, Objective, Plain
+from fedstride.client.objective import FedDynObjective, FedSplitProx, Objective, Plain, Proximal
 from fedstride.client.plan import Plan
 from fedstride.client.step import Adagrad, Adam, Armijo, CappedPolyak, Constant, DeltaSGD, Momentum, Polyak, Step
 from fedstride.errors import InvalidInput, Refused
@@ -48,6 +48,11 @@ class Algorithm:
     def feeds_back_down(self) -> bool:
         return self.down is not None and self.error_feedback is not False
 
+    @property
+    def prox(self) -> float:
+        """mu of the proximal term, 0 without one."""
+        return self.objective.mu if isinstance(self.objective, Proximal) else 0.0
+
     def memory(self, x: Vec) -> State:
         """What a client that never took part remembers."""
         drift = self.drift.memory(x) if self.drift is not None else {}
@@ -76,9 +81,9 @@ def _check_kinds(a: Algorithm) -> None:
 
 def _needs(a: Algorithm) -> None:
     """A server may ask for a number that a step rule leaves in its state, such as the votes of `auto`."""
-    one = torch.ones(1, 1)
+    one = torch.ones(1, 1, dtype=torch.float64)
     plan = Plan(seed=0, round=0, rounds=1, clients=(0,), steps=(1,), size=one, batch=one)
-    left = {"square", "effective_steps", *a.step.init(torch.zeros(1), plan)}
+    left = {"square", "effective_steps", *a.step.init(one[0], plan)}
     missing = [name for name in a.server.needs if name not in left]
     if missing:
         raise Refused(
@@ -133,13 +138,12 @@ def _iag_and_noise(a: Algorithm) -> None:
 def _fednova(a: Algorithm) -> None:
     if not isinstance(a.server, FedNova):
         return
-    mu = getattr(a.objective, "mu", 0.0)
     if not hasattr(a.step, "effective_steps"):
         raise Refused(
             f"FedNova with {type(a.step).__name__}: its weights a_i come from a known number of equal steps, which an "
             "adaptive rule does not have. Use Constant, PerStep or Momentum."
         )
-    if isinstance(a.step, Momentum) and a.step.beta and mu:
+    if isinstance(a.step, Momentum) and a.step.beta and a.prox:
         raise Refused("FedNova with momentum and a proximal term: no closed form of a_i is known. Drop one of them.")
     if isinstance(a.objective, FedDynObjective | FedSplitProx):
         raise Refused(f"FedNova with {type(a.objective).__name__}: that objective needs its own server rule.")

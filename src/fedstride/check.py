@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,12 +62,12 @@ def steps_of(
         epochs = 1.0 if epochs is None else epochs
         positive("train", epochs=epochs)
         per_epoch = [-(-n // min(n, batch_size or n)) for n in sizes]
-        counts = [max(1, -int(-(epochs * m) // 1)) for m in per_epoch]
+        counts = [max(1, math.ceil(epochs * m - 1e-9)) for m in per_epoch]  # 0.28 * 25 is 7.000000000000001
         return lambda round, client: counts[client]
     if callable(local_steps):
         ask = local_steps
         return lambda round, client: whole(f"local_steps({round}, {client})", ask(round, client))
-    if isinstance(local_steps, int) or not hasattr(local_steps, "__len__"):
+    if not isinstance(local_steps, Collection) or getattr(local_steps, "shape", None) == ():
         same = whole("local_steps", local_steps)
         return lambda round, client: same
     if len(local_steps) != len(sizes):
@@ -85,7 +86,10 @@ def weights_of(weights: str | Sequence[float], sizes: Sequence[int]) -> list[flo
         if weights not in known:
             raise InvalidInput(f"weights={weights!r} is unknown; {nearest(weights, ('uniform', 'samples'))}")
         return known[weights]
-    values = [float(w) for w in weights] if hasattr(weights, "__len__") else []
+    try:
+        values = [float(w) for w in weights]
+    except (TypeError, ValueError):
+        values = []
     if len(values) != len(sizes) or not all(0 < w < float("inf") for w in values):
         raise InvalidInput(
             f"weights: got {len(values)} numbers; expected one positive number per client ({len(sizes)}), "
@@ -122,6 +126,9 @@ def try_out(model: nn.Module, loss: str | Loss, clients: Federation, test: Clien
         ) from error
     if not isinstance(output, Tensor):
         raise InvalidInput(f"model: it returns {type(output).__name__}; expected one tensor.")
+    if not output.requires_grad:
+        raise InvalidInput("model: its output has no gradient; expected one that depends on its trainable parameters.")
+    output = output.detach()
     _labels(criterion, output, clients, test, replica.device)
     _scalar(criterion, output, targets)
     return Probed(criterion, losses.reduction(criterion, output, targets), moving, random)
@@ -138,7 +145,7 @@ def _dtypes(name: str, inputs: Tensor, targets: Tensor, wanted: torch.dtype) -> 
 
 def _scalar(loss: Loss, output: Tensor, targets: Tensor) -> None:
     try:
-        value = loss(output.detach().requires_grad_(output.is_floating_point()), targets)
+        value = loss(output.clone().requires_grad_(), targets)
     except Exception as error:
         raise InvalidInput(
             f"loss: it fails on outputs of shape {tuple(output.shape)} ({output.dtype}) and targets of shape "
@@ -225,6 +232,26 @@ def fits(a: Algorithm, task: Task, options: Options, cohorts: Sampler, steps: Ca
         )
     if isinstance(a.gradient, IAG):
         _iag(a.gradient, task, steps)
+    if has_batch_statistics(task.model) and task.buffers != "frozen":
+        _batches_of_one(task, steps)
+
+
+def _batches_of_one(task: Task, steps: Callable[[int, int], int]) -> None:
+    for client, samples in enumerate(task.clients):
+        n = len(samples)
+        b = min(n, task.batch_size or n)
+        smallest = n % b if n % b and steps(0, client) >= n / b else b
+        if smallest > 1:
+            continue
+        inputs = samples.take(torch.arange(1))[0].to(next(task.model.parameters()).device)
+        try:
+            probe(task.model, inputs)
+        except ValueError as error:
+            raise Refused(
+                f"BatchNorm with a batch of one sample, which client {client} meets ({n} samples, batch_size={task.batch_size}): "
+                f'{error}. Choose another batch_size, buffers="frozen", or GroupNorm.'
+            ) from error
+        return
 
 
 def _iag(rule: IAG, task: Task, steps: Callable[[int, int], int]) -> None:

@@ -47,6 +47,22 @@ def not_negative(part: object, **values: float | None) -> None:
     _each(part, values, lambda v: 0 <= v < float("inf"), "a finite number >= 0 (0 turns it off)")
 
 
+def at_least_one(part: object, **values: float | None) -> None:
+    """Refuse factors that would shrink what they should let grow."""
+    _each(part, values, lambda v: 1 <= v < float("inf"), "a finite number >= 1")
+
+
+def finite(part: object, **values: float | None) -> None:
+    _each(part, values, lambda v: abs(v) < float("inf"), "a finite number")
+
+
+def betas(part: object, values: tuple[float, float]) -> None:
+    """Refuse what is no pair of decay factors."""
+    if not isinstance(values, tuple | list) or len(values) != 2:
+        raise InvalidInput(f"{_owner(part)}: betas={values!r} is not usable; expected two numbers in [0, 1).")
+    decay(f"{_owner(part)}.betas", first=values[0], second=values[1])
+
+
 def fraction(part: object, **values: float | None) -> None:
     """Refuse what is not strictly between 0 and 1."""
     _each(part, values, lambda v: 0 < v < 1, "a number strictly between 0 and 1")
@@ -57,10 +73,13 @@ def decay(part: object, **values: float | None) -> None:
     _each(part, values, lambda v: 0 <= v < 1, "a number in [0, 1) (0 turns it off)")
 
 
+def _owner(part: object) -> str:
+    return part if isinstance(part, str) else type(part).__name__
+
+
 def _each(part: object, values: dict[str, float | None], ok, expected: str) -> None:  # type: ignore[no-untyped-def]
-    owner = part if isinstance(part, str) else type(part).__name__
     for name, value in values.items():
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not ok(value):
-            raise InvalidInput(f"{owner}: {name}={value!r} is not usable; expected {expected}.")
+            raise InvalidInput(f"{_owner(part)}: {name}={value!r} is not usable; expected {expected}.")

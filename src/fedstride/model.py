@@ -70,7 +70,7 @@ class Replica:
         at = 0
         for b in self.buffers():
             part = row[at : at + b.numel()].view(b.shape)
-            b.copy_(part if b.dtype.is_floating_point else part.round())
+            b.data.copy_(part if b.dtype.is_floating_point else part.round())  # no concern of autograd
             at += b.numel()
 
     def exported(self, row: Vec, stats: Vec) -> nn.Module:
@@ -97,7 +97,7 @@ def probe(module: nn.Module, inputs: Tensor) -> tuple[Tensor, tuple[str, ...], b
     """One forward pass in training mode, on a copy: the output, the buffers that moved, whether it drew random numbers."""
     twin = copy.deepcopy(module).train()
     before = {name: b.clone() for name, b in twin.named_buffers()}
-    with own_randomness(inputs.device), torch.no_grad():
+    with own_randomness(inputs.device), torch.enable_grad():
         state = torch.random.get_rng_state()
         cuda = torch.cuda.get_rng_state(inputs.device) if inputs.device.type == "cuda" else None
         output = twin(inputs)

@@ -64,26 +64,27 @@ class Loop:
         self.rows = list(range(len(batches))) if rows is None else list(rows)  # positions in the chunk
         self.seeds, self.stats, self.contrast, self.moves_stats = seeds, stats, contrast, moves_stats
         self.others: dict[int, tuple[Tensor, ...]] = {}
+        self.data_loss: Col | None = None  # of the last gradient, without the contrast
 
     def loss(self, W: Rows) -> Col:
         L = W.new_empty(len(W), 1)
         with torch.no_grad():
             for i in range(len(W)):
-                L[i, 0] = self._value(i, W[i])
+                L[i, 0] = self._value(i, W[i])[0]
                 self.meter.forwards[self.rows[i]] += len(self.batches[i][0])
         return L
 
     def grad(self, W: Rows) -> tuple[Col, Rows]:
-        L, G = W.new_empty(len(W), 1), torch.empty_like(W)
+        L, D, G = W.new_empty(len(W), 1), W.new_empty(len(W), 1), torch.empty_like(W)
         for i in range(len(W)):
-            value = self._value(i, W[i])
+            value, data = self._value(i, W[i])
             parts = torch.autograd.grad(value, self.replica.parameters, allow_unused=True)
-            L[i, 0] = value.detach()
+            L[i, 0], D[i, 0] = value.detach(), data.detach()
             torch.cat([_flat(g, n, W) for g, n in zip(parts, self.replica.sizes, strict=True)], out=G[i])
             if self.stats is not None and self.moves_stats:
                 self.stats[self.rows[i]] = self.replica.stats()
             self.meter.gradients[self.rows[i]] += len(self.batches[i][0])
-        self.moves_stats = False
+        self.moves_stats, self.data_loss = False, D
         return L, G
 
     def take(self, rows: list[int]) -> Loop:
@@ -99,25 +100,32 @@ class Loop:
             moves_stats=self.moves_stats,
         )
 
-    def _value(self, i: int, row: Tensor) -> Tensor:
+    def _value(self, i: int, row: Tensor) -> tuple[Tensor, Tensor]:
         if self.seeds is None:
             return self._forward(i, row)
         with own_randomness(self.replica.device):
             torch.manual_seed(self.seeds[i])
             return self._forward(i, row)
 
-    def _forward(self, i: int, row: Tensor) -> Tensor:
+    def _forward(self, i: int, row: Tensor) -> tuple[Tensor, Tensor]:
+        """(the loss with its contrast, the loss of the data alone)."""
         replica = self.replica
         inputs, targets = (t.to(replica.device) for t in self.batches[i])
+        self._bind_stats(i)
         if self.contrast is not None and i not in self.others:
             self.others[i] = self.contrast.others(replica, self.rows[i], inputs)
         replica.bind(row)  # last: autograd reads the parameters again on its way back
+        if self.contrast is None:
+            data = self.criterion(replica.module(inputs), targets)
+            return data, data
+        extra = self.contrast.value(replica.module.features(inputs), self.others[i])  # type: ignore[operator]
+        self._bind_stats(i)  # the features' pass does not count
+        data = self.criterion(replica.module(inputs), targets)
+        return data + extra, data
+
+    def _bind_stats(self, i: int) -> None:
         if self.stats is not None:
-            replica.bind_stats(self.stats[self.rows[i]])
-        value = self.criterion(replica.module(inputs), targets)
-        if self.contrast is not None:
-            value = value + self.contrast.value(replica.module.features(inputs), self.others[i])  # type: ignore[operator]
-        return value
+            self.replica.bind_stats(self.stats[self.rows[i]])
 
 
 def _flat(g: Tensor | None, n: int, W: Rows) -> Tensor:

@@ -12,6 +12,7 @@ from fedstride.client.objective import FedDynObjective, FedSplitProx, Moon, Prox
 from fedstride.client.step import Armijo, CappedPolyak, Constant, DeltaSGD, Momentum, PerStep, Polyak
 from fedstride.client.step.schedule import Schedule
 from fedstride.errors import InvalidInput, nearest, positive
+from fedstride.errors import betas as check_betas
 from fedstride.server import (
     AdagradServer,
     AdamServer,
@@ -124,6 +125,7 @@ def fedadagrad(
     schedule: Schedule | None = None,
 ) -> Algorithm:
     """Adagrad at the server; of the betas only the first, of the momentum, has a meaning."""
+    check_betas("fedadagrad", betas)
     return Algorithm(Constant(lr, schedule), AdagradServer(server_lr, betas[0], tau), name="fedadagrad")
 
 

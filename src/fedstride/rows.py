@@ -1,7 +1,7 @@
 """Maths on matrices with one row per client.
 
 W [C, d] holds the models of C clients; a Col [C, 1] holds one number per client; a Vec [d] is the global model.
-Row sums do not depend on C, so a client gets the same bits alone and in company.
+With one torch thread, which engines see to, row sums do not depend on C: a client gets the same bits alone and in company.
 """
 
 from __future__ import annotations

@@ -87,6 +87,10 @@ def train(
         model = copy.deepcopy(model).to(device)
     rounds, seed = check.whole("rounds", rounds), check.whole("seed", seed, least=0)
     batch_size = None if batch_size is None else check.whole("batch_size", batch_size)
+    if not isinstance(callbacks, list | tuple):
+        raise InvalidInput(f"callbacks={callbacks!r} is not usable; expected a list of functions of one event.")
+    if not isinstance(checkpoint, str | Path | None):
+        raise InvalidInput(f"checkpoint={checkpoint!r} is not usable; expected a folder, or None.")
     for i, callback in enumerate(callbacks):
         if not callable(callback):
             raise InvalidInput(f"callbacks[{i}]={callback!r} is not callable; expected a function of one event.")
@@ -108,7 +112,7 @@ def train(
     steps = check.steps_of(local_steps, epochs, batch_size, federated.sizes)
     options, cohorts = Options(weight_decay, clip_norm), sampler(cohort, len(federated))
     check.fits(chosen, task, options, cohorts, steps)
-    replica = Replica(model, () if buffers == "frozen" else probed.moving)
+    replica = Replica(model, probed.moving)
     at_work = engine_of(engine).open(task, chosen.memory)
     session = Session(chosen, options, task, at_work, cohorts, steps, held_out, replica.row(), replica.stats())
     return _rounds(session, rounds, checkpoint, callbacks)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, SupportsIndex
 
 import torch
 
@@ -89,8 +90,8 @@ def sampler(cohort: int | float | Sampler | None, clients: int) -> Sampler:
         if not 0 < cohort <= 1:
             raise InvalidInput(f"cohort={cohort!r} is not usable; as a fraction it must lie in (0, 1].")
         chosen = Uniform(max(1, round(cohort * clients)))
-    elif isinstance(cohort, int):
-        chosen = Uniform(cohort)
+    elif isinstance(cohort, SupportsIndex):
+        chosen = Uniform(cohort if isinstance(cohort, bool) else operator.index(cohort))
     elif hasattr(cohort, "draw") and hasattr(cohort, "check"):
         chosen = cohort
     else:

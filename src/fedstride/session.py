@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -67,7 +68,8 @@ class Session:
         cohort = [(c, self.steps(t, c)) for c in chosen]
         item = x.element_size()
         broadcast = {**a.server.broadcast(self.server), **self.drift}
-        down = (len(x) + len(self.stats) + sum(v.numel() for v in broadcast.values())) * item
+        stats = len(self.stats) if self.task.buffers == "average" else 0
+        down = (len(x) + stats + sum(v.numel() for v in broadcast.values())) * item
         up, gradients, forwards = 0, 0, 0
 
         if a.exchanges_gradients:
@@ -81,7 +83,7 @@ class Session:
         broken = [c for c, ok in zip(chosen, reply.metrics["finite"].tolist(), strict=True) if not ok]
         if broken:
             self._stop(t, broken, f"the model of client {broken[0]} became non-finite in its local steps")
-        stats = reply.fields.pop("stats", self.stats)
+        new_stats = reply.fields.pop("stats", self.stats)
         mean = Mean(reply.fields, reply.weight / sum(self.task.weights), len(chosen), len(sizes))
         drift, server = dict(self.drift), dict(self.server)
         if a.drift is not None:
@@ -90,9 +92,12 @@ class Session:
         if not bool(torch.isfinite(new).all()):
             self._stop(t, [], f"the server step of size {float(server['eta']):.3g} left the finite numbers")
         self.clients.commit()
-        self.x, self.stats, self.drift, self.server = new, stats, drift, server
+        self.x, self.stats, self.drift, self.server = new, new_stats, drift, server
 
-        loss, accuracy = (None, None) if self.test is None else self.clients.evaluate(self.output, stats, self.test)
+        loss, accuracy = (
+            (None, None) if self.test is None else self.clients.evaluate(self.output, self.stats, self.test)
+        )
+        scale = float(mean.fields.get("effective_steps", 1.0))  # FedNova's clients upload Delta_i / a_i
         p = torch.tensor([self.task.weights[c] for c in chosen], dtype=torch.float64)
         p /= p.sum()
 
@@ -108,7 +113,7 @@ class Session:
             "client_step": average("client_step"),
             "trials": average("trials"),
             "failed": int(reply.metrics["failed"].sum()),
-            "drift": float((mean.square - sq(mean.update)).clamp(min=0).sqrt()),
+            "drift": scale * float((mean.square - sq(mean.update)).clamp(min=0).sqrt()),
             "bytes_up": up + reply.bytes_up,
             "bytes_down": down * len(chosen),
             "gradients": gradients + int(reply.metrics["gradients"].sum()),
@@ -133,6 +138,8 @@ class Session:
 
     def resume(self, path: Path) -> None:
         tensors, meta = checkpoint.read_tensors(path)
+        if "about" not in meta:
+            raise InvalidInput(f"checkpoint: {path} is no checkpoint of a run in progress; use another folder.")
         for name, value in self._about().items():
             if meta["about"].get(name) != value:
                 raise InvalidInput(
@@ -153,7 +160,7 @@ class Session:
     def _about(self) -> dict[str, Any]:
         task = self.task
         return {
-            "algorithm": repr(self.algorithm),
+            "algorithm": re.sub(" at 0x[0-9a-f]+", "", repr(self.algorithm)),  # a function's address changes
             "options": repr(self.options),
             "sampler": repr(self.sampler),
             "seed": task.seed,
@@ -161,8 +168,9 @@ class Session:
             "parameters": len(self.x),
             "dtype": str(self.x.dtype),
             "clients": len(task.clients),
+            "sizes": seed_of(*map(len, task.clients)),  # a digest, as the next two
             "buffers": task.buffers,
-            "weights": seed_of(*map(str, task.weights)),  # a digest, as the next
+            "weights": seed_of(*map(str, task.weights)),
             "local_steps": seed_of(*(self.steps(0, c) for c in range(len(task.clients)))),
             **({"rounds": task.rounds} if getattr(self.algorithm.step, "schedule", None) else {}),
         }

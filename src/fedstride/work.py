@@ -64,7 +64,7 @@ def train(algorithm: Algorithm, options: Options) -> Work:
             fields.update(uploads)
             later.update(kept)
         if "effective_steps" in a.server.needs:
-            steps = a.step.effective_steps(plan, getattr(a.objective, "mu", 0.0))  # type: ignore[attr-defined]
+            steps = a.step.effective_steps(plan, a.prox)  # type: ignore[attr-defined]
             fields["effective_steps"] = steps
             update = update / steps
         compressor, fed_back = (None, False) if a.exchanges_gradients else (a.up, a.feeds_back_up)
@@ -73,7 +73,7 @@ def train(algorithm: Algorithm, options: Options) -> Work:
         fields["update"], fields["square"] = sent, sq(sent)
         fields.update({name: out.state[name] for name in a.server.needs if name not in fields})
         extra = sum(fields[name].shape[1] for name in {*a.server.needs, *(a.drift.uploads if a.drift else ())})
-        if site.stats is not None and site.shares_stats:
+        if site.stats is not None and site.buffers == "average":
             fields["stats"] = site.stats
             extra += site.stats.shape[1]
 

@@ -38,9 +38,9 @@ class Corrected:
     def grad(self, W: Rows) -> tuple[Col, Rows]:
         t = self.terms
         L, G = self.base.grad(W)
+        self.data_loss = self._decayed(W, getattr(self.base, "data_loss", L))
         if self.weight_decay:
             L, G = self._decayed(W, L), G.add_(W, alpha=self.weight_decay)
-        self.data_loss = L
         L = self._with_terms(W, L)
         if t.curvature and t.center is not None:
             G.add_(W - t.center, alpha=t.curvature)

@@ -34,7 +34,7 @@ class Site:
     batch_size: int | None  # None: the full batch
     random: bool = False  # the model draws random numbers (dropout)
     stats: Rows | None = None  # moving buffers, one row per client
-    shares_stats: bool = True  # they are uploaded
+    buffers: str = "average"  # what happens to them: average, local or frozen
     contrast: Contrast | None = None
     meter: Meter = field(init=False)
     _orders: dict[tuple[int, int], Tensor] = field(init=False, default_factory=dict)
@@ -71,7 +71,16 @@ class Site:
     def _oracle(self, batches: list[tuple[Tensor, Tensor]], k: int) -> Loop:
         plan = self.plan
         seeds = [seed_of(plan.seed, plan.round, c, "forward", k) for c in plan.clients] if self.random else None
-        return Loop(self.replica, self.loss, batches, self.meter, seeds=seeds, stats=self.stats, contrast=self.contrast)
+        return Loop(
+            self.replica,
+            self.loss,
+            batches,
+            self.meter,
+            seeds=seeds,
+            stats=self.stats,
+            contrast=self.contrast,
+            moves_stats=self.buffers != "frozen",
+        )
 
     def _index(self, row: int, k: int) -> Tensor | None:
         n, b = len(self.samples[row]), self.batch_size

@@ -36,14 +36,20 @@ class DatasetClient:
     """A client whose samples come from a torch Dataset, read when they are needed."""
 
     dataset: Any
+    name: str = "clients"
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def take(self, index: Tensor | None = None) -> Batch:
         chosen = range(len(self)) if index is None else index.tolist()
-        inputs, targets = default_collate([self.dataset[i] for i in chosen])
-        return inputs, targets
+        batch = default_collate([self.dataset[i] for i in chosen])
+        if not (isinstance(batch, list | tuple) and len(batch) == 2 and all(isinstance(v, Tensor) for v in batch)):
+            raise InvalidInput(
+                f"{self.name}: its Dataset gives {type(self.dataset[0]).__name__} items that are no pair of an input and a "
+                "target; expected (input, target), each a tensor, an array or a number."
+            )
+        return batch[0], batch[1]
 
 
 Client = TensorClient | DatasetClient
@@ -89,7 +95,7 @@ def pair(name: str, value: Any) -> Client:
             raise InvalidInput(
                 f"{name}: an IterableDataset has no length; expected a map-style Dataset or two tensors."
             )
-        return DatasetClient(value)
+        return DatasetClient(value, name)
     if not (isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(v, Tensor) for v in value)):
         raise InvalidInput(
             f"{name}: got {type(value).__name__}; expected a pair (inputs, targets) of tensors or a torch Dataset. "

@@ -157,7 +157,7 @@ class LocalClients:
             task.reduction,
             task.batch_size,
             task.random,
-            shares_stats=task.buffers == "average",
+            buffers=task.buffers,
         )
         if len(stats):
             site.stats = self.statistics.rows(clients, stats)["stats"]
@@ -182,8 +182,7 @@ class LocalClients:
     def _replica(self) -> Replica:
         if not hasattr(self.here, "replica"):
             task = self.task
-            moving = () if task.buffers == "frozen" else task.moving
             with self.lock:
-                self.here.replica = Replica(task.model, moving, task.buffers == "frozen")
+                self.here.replica = Replica(task.model, task.moving, task.buffers == "frozen")
         replica: Replica = self.here.replica
         return replica

@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedstride.errors import decay, not_negative, positive
+from fedstride.errors import betas, decay, positive
 from fedstride.rows import State, Vec
 from fedstride.wire import Mean
 
@@ -61,7 +61,7 @@ class AdamServer:
 
     def __post_init__(self) -> None:
         positive(self, lr=self.lr, tau=self.tau)
-        decay("AdamServer.betas", first=self.betas[0], second=self.betas[1])
+        betas(self, self.betas)
 
     def init(self, x: Vec) -> State:
         return _init(x, self.lr, 0.0 if self.bias_correction else self.tau**2)
@@ -93,9 +93,8 @@ class YogiServer:
     needs: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        positive(self, lr=self.lr)
-        not_negative(self, tau=self.tau)
-        decay("YogiServer.betas", first=self.betas[0], second=self.betas[1])
+        positive(self, lr=self.lr, tau=self.tau)
+        betas(self, self.betas)
 
     def init(self, x: Vec) -> State:
         return _init(x, self.lr, self.tau**2)

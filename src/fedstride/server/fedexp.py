@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import torch
 
-from fedstride.errors import InvalidInput, not_negative
+from fedstride.errors import at_least_one, not_negative
 from fedstride.rows import State, Vec, sq
 from fedstride.wire import Mean
 
@@ -29,8 +29,7 @@ class FedExP:
 
     def __post_init__(self) -> None:
         not_negative(self, eps=self.eps)
-        if self.lr_max is not None and not self.lr_max >= 1:
-            raise InvalidInput(f"FedExP: lr_max={self.lr_max!r} is not usable; the step is at least 1, so is its cap.")
+        at_least_one(self, lr_max=self.lr_max)
 
     def init(self, x: Vec) -> State:
         return {"eta": x.new_ones(()), "previous": x}

@@ -101,14 +101,15 @@ class Quantize:
     bits: int = 8
 
     def __post_init__(self) -> None:
-        if self.bits not in range(2, 17):
+        if not isinstance(self.bits, int) or self.bits not in range(2, 17):
             raise InvalidInput(f"Quantize: bits={self.bits!r} is not usable; expected a whole number from 2 to 16.")
 
     def compress(self, V: Rows, sources: Sequence[torch.Generator]) -> Rows:
-        unit = V.abs().amax(1, keepdim=True) / (2 ** (self.bits - 1) - 1)
+        top = 2 ** (self.bits - 1) - 1
+        unit = V.abs().amax(1, keepdim=True) / top
         unit = torch.where(unit > 0, unit, 1.0)
         luck: list[Tensor] = [torch.rand(V.shape[1], generator=s, dtype=V.dtype).to(V.device) for s in sources]
-        return torch.floor(V / unit + torch.stack(luck)) * unit
+        return torch.floor(V / unit + torch.stack(luck)).clamp(-top, top) * unit
 
     def bytes(self, d: int, itemsize: int) -> int:
         return -(-d * self.bits // 8) + itemsize  # the multiples, and their unit

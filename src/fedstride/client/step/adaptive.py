@@ -12,7 +12,7 @@ import torch
 
 from fedstride.client.plan import Plan
 from fedstride.client.step.schedule import Schedule, rate
-from fedstride.errors import decay, not_negative, positive
+from fedstride.errors import betas, not_negative, positive
 from fedstride.oracle import Oracle
 from fedstride.rows import Col, Rows, State, Vec
 
@@ -28,7 +28,7 @@ class Adam:
 
     def __post_init__(self) -> None:
         positive(self, lr=self.lr, eps=self.eps)
-        decay("Adam.betas", first=self.betas[0], second=self.betas[1])
+        betas(self, self.betas)
 
     def init(self, x: Vec, plan: Plan) -> State:
         zeros = x.new_zeros(len(plan.clients), len(x))

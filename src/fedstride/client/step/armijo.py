@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from fedstride.client.plan import Plan
-from fedstride.errors import InvalidInput, fraction, nearest, positive
+from fedstride.errors import InvalidInput, at_least_one, fraction, nearest, positive
 from fedstride.oracle import Oracle
 from fedstride.rows import Col, Rows, State, Vec, norm, sq
 
@@ -41,8 +41,7 @@ class Armijo:
         fraction(self, c=self.c, backtrack=self.backtrack)
         if self.reset not in RESETS:
             raise InvalidInput(f"Armijo: reset={self.reset!r} is unknown; {nearest(str(self.reset), RESETS)}")
-        if not self.growth >= 1:
-            raise InvalidInput(f"Armijo: growth={self.growth!r} is not usable; expected a number >= 1.")
+        at_least_one(self, growth=self.growth)
 
     def init(self, x: Vec, plan: Plan) -> State:
         zero = torch.zeros_like(plan.size)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from fedstride.client.plan import Plan
-from fedstride.errors import InvalidInput, positive
+from fedstride.errors import at_least_one, finite, positive
 from fedstride.oracle import Oracle
 from fedstride.rows import Col, Rows, State, Vec, sq
 
@@ -28,8 +28,8 @@ class Polyak:
 
     def __post_init__(self) -> None:
         positive(self, c=self.c, lr_max=self.lr_max)
-        if self.growth is not None and not self.growth >= 1:
-            raise InvalidInput(f"Polyak: growth={self.growth!r} is not usable; expected a number >= 1, or None.")
+        at_least_one(self, growth=self.growth)
+        finite(self, f_star=self.f_star)
 
     def init(self, x: Vec, plan: Plan) -> State:
         one = torch.ones_like(plan.size)
