@@ -27,22 +27,16 @@ def setting(name, weights="uniform", tau=(2, 4, 1, 3), **options):
     return T.Setting(PROBLEMS[name], list(tau) if isinstance(tau, tuple) else tau, weights=weights, **options)
 
 
-every_setting = pytest.mark.parametrize(
-    "S",
-    [
-        pytest.param(setting(name, weights, tau), id=f"{name}-{weights}-{'unequal' if isinstance(tau, tuple) else tau}")
-        for name in PROBLEMS
-        for weights, tau in (("uniform", 3), ("samples", (2, 4, 1, 3)))
-    ],
-)
-some_settings = pytest.mark.parametrize(
-    "S",
-    [
-        pytest.param(setting("sum", "samples"), id="sum-samples-unequal"),
-        pytest.param(setting("softmax", "uniform"), id="softmax-uniform-unequal"),
-        pytest.param(setting("network", "samples", 3), id="network-samples-3"),
-    ],
-)
+EVERY = {
+    "sum-samples-unequal": setting("sum", "samples"),
+    "softmax-uniform-3": setting("softmax", "uniform", 3),
+    "network-samples-3": setting("network", "samples", 3),
+    "mean-uniform-unequal": setting("mean", "uniform"),
+    "sum-uniform-3": setting("sum", "uniform", 3),
+}
+every_setting = pytest.mark.parametrize("S", EVERY.values(), ids=EVERY)
+some_settings = pytest.mark.parametrize("S", list(EVERY.values())[:3], ids=list(EVERY)[:3])
+two_settings = pytest.mark.parametrize("S", list(EVERY.values())[:2], ids=list(EVERY)[:2])
 
 
 def lr_of(S):
@@ -191,7 +185,7 @@ def test_fednova_prox_and_server_lr(S):
 # ---------------------------------------------------------------- client optimizers, against torch.optim itself
 
 
-@pytest.mark.parametrize("S", [setting("sum", "samples"), setting("softmax", "uniform", 3)], ids=["sum", "softmax"])
+@two_settings
 @pytest.mark.parametrize(
     "step, make",
     [
@@ -289,10 +283,15 @@ def test_fedyogi(S):
 
 
 @every_setting
-@pytest.mark.parametrize("eps", [0.0, 1e-3])
-def test_fedexp(S, eps):
+def test_fedexp(S):
     lr = lr_of(S)
-    agree(S, R.fedexp(lr, eps), T.fedexp(S, c.constant(lr), eps), tol=1e-9)
+    agree(S, R.fedexp(lr), T.fedexp(S, c.constant(lr), 1e-3), tol=1e-9)
+
+
+@some_settings
+def test_fedexp_without_eps(S):
+    lr = lr_of(S)
+    agree(S, R.fedexp(lr, eps=0.0), T.fedexp(S, c.constant(lr), 0.0), tol=1e-9)
 
 
 @some_settings
@@ -351,7 +350,7 @@ def test_fedsls(S):
     agree(S, R.fedsls(), T.fedavg(S, c.armijo()))
 
 
-@some_settings
+@two_settings
 @pytest.mark.parametrize("reset", ["keep", "max", "grow"])
 def test_fedsls_resets(S, reset):
     rule = {"c": 0.3, "backtrack": 0.7, "reset": reset}
@@ -364,10 +363,10 @@ def test_fedsls_options(S):
     agree(S, R.fedsls(**rule, server_lr=0.8), T.fedavg(S, c.armijo(**rule), 0.8))
 
 
-@some_settings
+@two_settings
 @pytest.mark.parametrize("reset", ["keep", "max", "grow"])
 def test_fedexpsls(S, reset):
-    rule = {"backtrack": 0.7, "reset": reset}
+    rule = {"backtrack": 0.5, "reset": reset}
     twin = T.fedexp(S, c.armijo(**rule), last_two=False)
     agree(S, R.fedexpsls(**rule), twin, tol=1e-9)
     twin = T.fedexp(S, c.armijo(**rule), 0.0, cap=1.1, last_two=False)
@@ -377,7 +376,7 @@ def test_fedexpsls(S, reset):
 @pytest.mark.parametrize("reset", ["keep", "max", "grow"])
 def test_failed_search(reset):
     """Curvature beyond what 100 trials from lr_max can meet: the step is 1e-6, counted as failed."""
-    S = T.Setting(LeastSquares(SIZES, scale=200.0), [2, 4, 1, 3], rounds=2)
+    S = T.Setting(LeastSquares(SIZES, scale=200.0), [2, 4, 1, 3], rounds=1)
     twin = T.fedavg(S, c.armijo(reset=reset))
     assert sum(twin["failed"]) > 0
     agree(S, R.fedsls(reset=reset), twin, tol=1e-9)
@@ -393,14 +392,14 @@ def test_armijo_stays_where_the_gradient_vanishes():
 
 
 @every_setting
-@pytest.mark.parametrize("reuse", [False, True])
-def test_delta_sgd(S, reuse):
-    agree(S, R.delta_sgd(lr0=0.05, reuse_gradient=reuse), T.fedavg(S, c.delta_sgd(0.05, reuse_gradient=reuse)))
+def test_delta_sgd(S):
+    agree(S, R.delta_sgd(lr0=0.05), T.fedavg(S, c.delta_sgd(0.05)))
 
 
 @some_settings
-def test_delta_sgd_options(S):
-    rule = {"lr0": 0.02, "theta0": 2.0, "gamma": 0.7, "delta": 0.4}
+@pytest.mark.parametrize("reuse", [False, True])
+def test_delta_sgd_options(S, reuse):
+    rule = {"lr0": 0.02, "theta0": 2.0, "gamma": 0.7, "delta": 0.4, "reuse_gradient": reuse}
     agree(S, R.delta_sgd(**rule, server_lr=0.9), T.fedavg(S, c.delta_sgd(**rule), 0.9))
 
 
@@ -459,7 +458,7 @@ def test_scaffold_exp(S):
     agree(S, R.scaffold_exp(lr), T.scaffold(S, c.constant(lr), eps=1e-3), tol=1e-9)
 
 
-@some_settings
+@two_settings
 @pytest.mark.parametrize(
     "step, client",
     [
@@ -487,7 +486,7 @@ def test_fedlin(S):
     agree(S, R.fedlin(lr), T.fedlin(S, c.per_step(lr)))
 
 
-@pytest.mark.parametrize("S", [setting("sum", "samples"), setting("network", "uniform", 3)], ids=["sum", "network"])
+@two_settings
 @pytest.mark.parametrize(
     "up, down, error_feedback",
     [
@@ -507,7 +506,7 @@ def test_fedlin_compressed(S, up, down, error_feedback):
     agree(S, algorithm, twin)
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("name", ["sum", "softmax"])
 @pytest.mark.parametrize(
     "weights, tau, block",
     [
@@ -530,7 +529,7 @@ def test_fedtrack(name, weights, tau, block):
 REGULARISED = [
     pytest.param(setting(name, weights, weight_decay=decay, clip=clip), id=f"{name}-{weights}-decay{decay}-clip{clip}")
     for name, weights in (("sum", "samples"), ("softmax", "uniform"))
-    for decay, clip in ((0.3, None), (0.0, 0.5), (0.3, 0.5))
+    for decay, clip in ((0.3, None), (0.3, 0.5))
 ]
 
 
@@ -539,6 +538,7 @@ def test_weight_decay_and_clipping(S):
     lr = lr_of(S)
     agree(S, R.fedavg(lr), T.fedavg(S, c.constant(lr)))
     agree(S, R.scaffold(lr), T.scaffold(S, c.constant(lr)))
+    agree(S, R.fedlin(lr), T.fedlin(S, c.per_step(lr)))  # the exchanged gradients are not clipped
     agree(S, R.delta_sgd(0.05), T.fedavg(S, c.delta_sgd(0.05)))
     agree(S, R.fedsps(2.0, 0.1), T.fedavg(S, c.polyak(2.0, 0.1)))
     agree(S, fs.Algorithm(fs.Polyak(2.0, 0.1), drift=fs.Scaffold()), T.scaffold(S, c.polyak(2.0, 0.1)))
@@ -546,9 +546,7 @@ def test_weight_decay_and_clipping(S):
 
 @pytest.mark.parametrize("S", [s for s in REGULARISED if s.values[0].clip is None])
 def test_weight_decay(S):
-    lr = lr_of(S)
     agree(S, R.fedsls(c=0.3), T.fedavg(S, c.armijo(c=0.3)))
-    agree(S, R.fedlin(lr), T.fedlin(S, c.per_step(lr)))
     make = lambda q: torch.optim.Adam(q, lr=0.02)  # noqa: E731
     agree(S, fs.Algorithm(fs.Adam(0.02)), T.fedavg(S, c.torch_optimizer(make)))
 

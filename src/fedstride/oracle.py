@@ -114,6 +114,7 @@ class Loop:
         self._bind_stats(i)
         if self.contrast is not None and i not in self.others:
             self.others[i] = self.contrast.others(replica, self.rows[i], inputs)
+            self.meter.forwards[self.rows[i]] += len(inputs) * len(self.others[i])
         replica.bind(row)  # last: autograd reads the parameters again on its way back
         if self.contrast is None:
             data = self.criterion(replica.module(inputs), targets)

@@ -20,7 +20,7 @@ class Corrected:
     """f_B(y) + decay/2 |y|^2 + curvature/2 |y - center|^2 + <linear, y>, and then + <corr, y>.
 
     Armijo searches on the whole; clipping acts on the gradient before corr is added; Polyak asks for `plain`, the last
-    loss and gradient without corr.
+    loss and gradient without either.
     """
 
     base: Oracle
@@ -46,9 +46,9 @@ class Corrected:
             G.add_(W - t.center, alpha=t.curvature)
         if t.linear is not None:
             G.add_(t.linear)
+        self.plain = (L, G)
         if self.max_norm is not None:
             G = clip(G, self.max_norm)
-        self.plain = (L, G)
         return (L, G) if self.corr is None else (L + dot(self.corr, W), G + self.corr)
 
     def take(self, rows: list[int]) -> Corrected:

@@ -2,7 +2,8 @@
 
 Kim, Toghani, Uribe, Kyrillidis. Adaptive federated learning with auto-tuned clients. ICLR 2024 (001 alg. 1).
 Deviations: both gradients of the quotient are taken on the current batch, as the authors' code does; 001's text
-describes reuse_gradient=True. eta_0 and theta_0 seed the recursion and are never steps.
+describes reuse_gradient=True. eta_0 and theta_0 seed the recursion and are never steps. Where the model or the gradient did
+not change, the quotient says nothing and does not bound the step.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The stochastic Polyak step (SPS): the step that would reach f* if the loss were linear.
 
 Loizou, Vaswani, Laradji, Lacoste-Julien. Stochastic Polyak step-size for SGD. AISTATS 2021 (001 footnote 4).
-Deviations: never negative, should f* lie above the loss. Under a drift correction the step comes from the plain loss
-and gradient and moves along g + corr.
+Deviations: never negative, should f* lie above the loss; a step of zero does not bound the next. Under a drift correction
+or clipping the step comes from the plain loss and gradient and moves along what became of it.
 """
 
 from __future__ import annotations
