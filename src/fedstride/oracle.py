@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -63,7 +64,7 @@ class Loop:
         self.replica, self.criterion, self.batches, self.meter = replica, loss, batches, meter
         self.rows = list(range(len(batches))) if rows is None else list(rows)  # positions in the chunk
         self.seeds, self.stats, self.contrast, self.moves_stats = seeds, stats, contrast, moves_stats
-        self.others: dict[int, tuple[Tensor, ...]] = {}
+        self.others: dict[int, tuple[Tensor, ...]] = {}  # by position in the chunk
         self.data_loss: Col | None = None  # of the last gradient, without the contrast
 
     def loss(self, W: Rows) -> Col:
@@ -88,17 +89,11 @@ class Loop:
         return L, G
 
     def take(self, rows: list[int]) -> Loop:
-        return Loop(
-            self.replica,
-            self.criterion,
-            [self.batches[i] for i in rows],
-            self.meter,
-            rows=[self.rows[i] for i in rows],
-            seeds=None if self.seeds is None else [self.seeds[i] for i in rows],
-            stats=self.stats,
-            contrast=self.contrast,
-            moves_stats=self.moves_stats,
-        )
+        some = copy.copy(self)  # what is shared: replica, meter, statistics, the other models' features
+        some.batches = [self.batches[i] for i in rows]
+        some.rows = [self.rows[i] for i in rows]
+        some.seeds = None if self.seeds is None else [self.seeds[i] for i in rows]
+        return some
 
     def _value(self, i: int, row: Tensor) -> tuple[Tensor, Tensor]:
         if self.seeds is None:
@@ -112,14 +107,15 @@ class Loop:
         replica = self.replica
         inputs, targets = (t.to(replica.device) for t in self.batches[i])
         self._bind_stats(i)
-        if self.contrast is not None and i not in self.others:
-            self.others[i] = self.contrast.others(replica, self.rows[i], inputs)
-            self.meter.forwards[self.rows[i]] += len(inputs) * len(self.others[i])
+        at = self.rows[i]
+        if self.contrast is not None and at not in self.others:
+            self.others[at] = self.contrast.others(replica, at, inputs)
+            self.meter.forwards[at] += len(inputs) * len(self.others[at])
         replica.bind(row)  # last: autograd reads the parameters again on its way back
         if self.contrast is None:
             data = self.criterion(replica.module(inputs), targets)
             return data, data
-        extra = self.contrast.value(replica.module.features(inputs), self.others[i])  # type: ignore[operator]
+        extra = self.contrast.value(replica.module.features(inputs), self.others[at])  # type: ignore[operator]
         self._bind_stats(i)  # the features' pass does not count
         data = self.criterion(replica.module(inputs), targets)
         return data + extra, data
