@@ -15,6 +15,7 @@ COLUMNS = {
     "test_accuracy": "share of right predictions on the test set",
     "server_step": "step of the server along the mean update",
     "client_step": "p-weighted mean of the clients' mean step",
+    "client_steps": "smallest, lower quartile, median, upper quartile and largest of the clients' mean steps",
     "trials": "line-search trials per local step",
     "failed": "line searches without success",
     "drift": "sqrt(S - |Dbar|^2): how far the clients' updates are from their mean",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedstride import checkpoint
 from fedstride.algorithm import Algorithm
@@ -111,6 +112,7 @@ class Session:
             "test_accuracy": accuracy,
             "server_step": float(server["eta"]),
             "client_step": average("client_step"),
+            "client_steps": _quartiles(reply.metrics["client_step"]),
             "trials": average("trials"),
             "failed": int(reply.metrics["failed"].sum()),
             "drift": scale * float((mean.square - sq(mean.update)).clamp(min=0).sqrt()),
@@ -190,3 +192,9 @@ class Session:
             t + 1,
             clients,
         )
+
+
+def _quartiles(values: Tensor) -> list[float]:
+    at = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0], dtype=torch.float64)
+    found: list[float] = torch.quantile(values.double().cpu(), at).tolist()
+    return found
