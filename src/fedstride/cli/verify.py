@@ -1,15 +1,12 @@
-"""The command line."""
+"""fedstride verify: the theory, executed."""
 
 from __future__ import annotations
 
 import importlib
-import inspect
 import json
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,63 +17,14 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-import fedstride
 from fedstride.algorithm import Algorithm
-from fedstride.errors import Diverged, FedstrideError, InvalidInput
-from fedstride.recipes import RECIPES
+from fedstride.cli.common import Json, errors_without_traceback
+from fedstride.errors import FedstrideError, InvalidInput
 
 if TYPE_CHECKING:
     from fedstride.verify import Finding
 
-app = typer.Typer(name="fedstride", no_args_is_help=True, add_completion=False)
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
 
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"fedstride {fedstride.__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def main(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """Federated learning that finds its own step sizes."""
-
-
-@contextmanager
-def _errors_without_traceback() -> Iterator[None]:
-    """Exit code 1 for a run that diverged, 2 for arguments that cannot be used."""
-    try:
-        yield
-    except FedstrideError as error:
-        Console(stderr=True).print(f"Error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(1 if isinstance(error, Diverged) else 2) from error
-
-
-@app.command()
-def algorithms(as_json: Json = False) -> None:
-    """List the algorithms by name, with their arguments."""
-    arguments = {
-        name: {p.name: p.default for p in inspect.signature(make).parameters.values()} for name, make in RECIPES.items()
-    }
-    if as_json:
-        rows = [{"name": n, "what": inspect.getdoc(make), "arguments": arguments[n]} for n, make in RECIPES.items()]
-        typer.echo(json.dumps(rows, indent=2))
-        return
-    table = Table(box=box.SIMPLE_HEAD, show_lines=False, pad_edge=False)
-    table.add_column("name", no_wrap=True, style="bold")
-    table.add_column("what it is", ratio=1)
-    table.add_column("arguments", ratio=1, style="cyan")
-    for name, make in RECIPES.items():
-        table.add_row(name, inspect.getdoc(make), ", ".join(f"{k}={v!r}" for k, v in arguments[name].items()))
-    Console().print(table)
-
-
-@app.command()
 def verify(
     as_json: Json = False,
     algorithm: Annotated[
@@ -92,7 +40,7 @@ def verify(
     The exit code is 1 if a law is broken, and 2 if the arguments are unusable.
     """
     start = time.perf_counter()
-    with _errors_without_traceback():
+    with errors_without_traceback():
         laws = _laws(only) if algorithm is None else _laws_of(_load(algorithm), only)
         found = [*_quietly(laws)] if as_json else [*_shown(laws)]
     seconds = time.perf_counter() - start
@@ -203,22 +151,3 @@ _COLUMNS: dict[str, dict[str, Any]] = {
     "measured": {"no_wrap": True, "justify": "right"},
     "bound": {"no_wrap": True},
 }
-
-
-bench = typer.Typer(no_args_is_help=True, help="Measure, on this machine; every figure is a ratio within one run.")
-app.add_typer(bench, name="bench")
-
-
-@bench.command()
-def overhead(
-    repeats: Annotated[int, typer.Option(min=1, help="Interleaved pairs of rounds.")] = 15, as_json: Json = False
-) -> None:
-    """What the library adds to a hand-written PyTorch loop: a CNN of 582,026 parameters, batch 64, one thread."""
-    from fedstride.bench.overhead import measure
-
-    *_, last = measure(repeats)
-    if as_json:
-        typer.echo(json.dumps(asdict(last), indent=2))
-        return
-    typer.echo(f"by hand {last.by_hand:.3f} s, fedstride {last.fedstride:.3f} s, median of {repeats} interleaved pairs")
-    typer.echo(f"ratio {last.ratio:.3f}; relative difference of the two models {last.difference:.1e}")

@@ -1,0 +1,75 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+import fedstride
+from fedstride.cli.common import Json
+from fedstride.cli.verify import verify
+from fedstride.recipes import RECIPES
+
+app = typer.Typer(name="fedstride", no_args_is_help=True, add_completion=False)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fedstride {fedstride.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Federated learning that finds its own step sizes."""
+
+
+@app.command()
+def algorithms(as_json: Json = False) -> None:
+    """List the algorithms by name, with their arguments."""
+    arguments = {
+        name: {p.name: p.default for p in inspect.signature(make).parameters.values()} for name, make in RECIPES.items()
+    }
+    if as_json:
+        rows = [{"name": n, "what": inspect.getdoc(make), "arguments": arguments[n]} for n, make in RECIPES.items()]
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    table = Table(box=box.SIMPLE_HEAD, show_lines=False, pad_edge=False)
+    table.add_column("name", no_wrap=True, style="bold")
+    table.add_column("what it is", ratio=1)
+    table.add_column("arguments", ratio=1, style="cyan")
+    for name, make in RECIPES.items():
+        table.add_row(name, inspect.getdoc(make), ", ".join(f"{k}={v!r}" for k, v in arguments[name].items()))
+    Console().print(table)
+
+
+app.command()(verify)
+
+bench = typer.Typer(no_args_is_help=True, help="Measure, on this machine; every figure is a ratio within one run.")
+app.add_typer(bench, name="bench")
+
+
+@bench.command()
+def overhead(
+    repeats: Annotated[int, typer.Option(min=1, help="Interleaved pairs of rounds.")] = 15, as_json: Json = False
+) -> None:
+    """What the library adds to a hand-written PyTorch loop: a CNN of 582,026 parameters, batch 64, one thread."""
+    from fedstride.bench.overhead import measure
+
+    *_, last = measure(repeats)
+    if as_json:
+        typer.echo(json.dumps(asdict(last), indent=2))
+        return
+    typer.echo(f"by hand {last.by_hand:.3f} s, fedstride {last.fedstride:.3f} s, median of {repeats} interleaved pairs")
+    typer.echo(f"ratio {last.ratio:.3f}; relative difference of the two models {last.difference:.1e}")

@@ -1,0 +1,211 @@
+"""The configuration of a job: presets by task, a TOML file, single values; every key is checked, every value has a meaning."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedstride import recipes
+from fedstride.algorithm import Algorithm
+from fedstride.errors import InvalidInput, nearest
+
+NOTHING = "none"  # TOML has no word for it
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class Data(Part):
+    source: str = Field("digits", description="a name of `fedstride data list`, or a file or folder")
+    folder: str | None = Field(None, description="where to look for the source's files, besides the cache")
+    partition: Literal["iid", "dirichlet", "dirichlet_split", "pathological", "shards", "quantity", "natural"] = Field(
+        "shards", description="who gets which samples"
+    )
+    clients: int = Field(50, ge=1, description="number of clients (natural: at most this many)")
+    samples: int | None = Field(None, ge=1, description="samples per client; None: as many as there are")
+    alpha: float = Field(0.1, gt=0, description="concentration of the Dirichlet partitions; smaller is more unequal")
+    classes: int = Field(2, ge=1, description="classes (pathological) or shards (shards) per client")
+    seed: int = Field(0, ge=0, description="of the partition")
+
+
+class Model(Part):
+    name: str = Field("mlp", description="softmax, mlp, small_cnn, mcmahan_cnn, resnet18 or char_lstm")
+    seed: int = Field(0, ge=0, description="of the initial weights")
+
+
+class Training(Part):
+    rounds: int = Field(60, ge=1, description="rounds of communication")
+    cohort: int | float | None = Field(10, description="clients per round: a number, a fraction, or none for all")
+    local_steps: int | None = Field(None, ge=1, description="local steps per round, instead of epochs")
+    epochs: float | None = Field(None, gt=0, description="passes over a client's data per round; 1 without local_steps")
+    batch_size: int | None = Field(10, ge=1, description="samples per step; none: the full batch")
+    weights: Literal["uniform", "samples"] = Field("uniform", description="of the clients in every mean")
+    seed: int = Field(0, ge=0, description="of cohorts, batches and dropout")
+    weight_decay: float = Field(0.0, ge=0, description="part of every local loss")
+    clip_norm: float | None = Field(None, gt=0, description="largest norm of a gradient")
+    buffers: Literal["average", "local", "frozen"] = Field(
+        "average", description="what happens to BatchNorm's statistics"
+    )
+    device: str | None = Field(None, description="cpu, cuda, ...; none: cpu")
+
+
+class Config(Part):
+    task: str = Field("digits", description="the preset this configuration started from")
+    algorithm: dict[str, Any] = Field({"name": "auto"}, description="its name, and arguments of its recipe")
+    data: Data = Data()
+    model: Model = Model()
+    training: Training = Training()
+
+    def make_algorithm(self) -> Algorithm:
+        """The algorithm; its arguments are checked against the recipe's."""
+        arguments = dict(self.algorithm)
+        name = arguments.pop("name")
+        recipe = recipes.RECIPES.get(name)
+        if recipe is None:
+            raise InvalidInput(f"algorithm.name={name!r} is unknown; {nearest(str(name), recipes.RECIPES)}")
+        known = inspect.signature(recipe).parameters
+        for key in arguments:
+            if key not in known:
+                raise InvalidInput(
+                    f"algorithm.{key} is unknown to {name}; {nearest(key, known)}"
+                    if known
+                    else f"algorithm.{key} is unknown to {name}, which takes no arguments."
+                )
+        return recipe(**{k: tuple(v) if isinstance(v, list) else v for k, v in arguments.items()})
+
+
+IMAGES = {"partition": "dirichlet", "clients": 100, "samples": 500}
+TASKS: dict[str, dict[str, Any]] = {
+    "digits": {},
+    "breast_cancer": {
+        "data": {"source": "breast_cancer", "partition": "dirichlet_split", "clients": 20, "alpha": 0.5},
+        "model": {"name": "softmax"},
+    },
+    "mnist": {"data": {"source": "mnist", **IMAGES}, "model": {"name": "small_cnn"}, "training": {"batch_size": 64}},
+    "fashion_mnist": {
+        "data": {"source": "fashion_mnist", **IMAGES},
+        "model": {"name": "small_cnn"},
+        "training": {"batch_size": 64, "rounds": 150},
+    },
+    "mnist_writers": {
+        "data": {"source": "mnist_writers", "partition": "natural", "clients": 539},
+        "model": {"name": "small_cnn"},
+        "training": {"batch_size": 20, "rounds": 100},
+    },
+    "cifar10": {
+        "data": {"source": "cifar10", **IMAGES},
+        "model": {"name": "small_cnn"},
+        "training": {"batch_size": 64, "rounds": 100},
+    },
+    "covtype": {
+        "data": {"source": "covtype", "partition": "dirichlet", "clients": 100, "samples": 1000, "alpha": 1.0},
+        "model": {"name": "softmax"},
+        "training": {"batch_size": 50, "rounds": 100},
+    },
+    "shakespeare": {
+        "data": {"source": "shakespeare", "partition": "natural", "clients": 100},
+        "model": {"name": "char_lstm"},
+        "training": {"batch_size": 50, "rounds": 50, "local_steps": 20},
+    },
+}
+
+
+def resolve(task: str = "digits", file: Path | None = None, settings: dict[str, Any] | None = None) -> Config:
+    """The preset of a task, then the file, then single settings under dotted names; the later wins."""
+    given = _read(file) if file is not None else {}
+    task = str(given.get("task", task)) if task == "digits" else task
+    if task not in TASKS:
+        raise InvalidInput(f"task={task!r} is unknown; {nearest(task, TASKS)}")
+    values: dict[str, Any] = {"task": task}
+    _merge(values, TASKS[task])
+    _merge(values, given)
+    for key, value in (settings or {}).items():
+        _merge(values, _nested(key, value))
+    values["task"] = task
+    _check_keys(values, Config)
+    if "name" not in values.get("algorithm", {"name": ""}):
+        values["algorithm"]["name"] = "auto"
+    try:
+        config = Config.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise InvalidInput(f"{key}={first['input']!r} is not usable; {first['msg'].lower()}.") from error
+    config.make_algorithm()
+    return config
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """key=value, the value read as TOML where it is, else as text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise InvalidInput(f"--set {text!r} is not usable; expected key=value, as in training.rounds=20.")
+    try:
+        return key.strip(), tomllib.loads(f"v = {value}")["v"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value
+
+
+def to_toml(config: Config, meanings: bool = False) -> str:
+    """The configuration as a TOML file that `resolve` reads back."""
+    plain = config.model_dump()
+    lines = _lines(Config, {"task": plain["task"]}, meanings)
+    lines += ["", "[algorithm]", *(f"{k} = {_toml(v)}" for k, v in plain["algorithm"].items())]
+    for name, kind in (("data", Data), ("model", Model), ("training", Training)):
+        lines += ["", f"[{name}]", *_lines(kind, plain[name], meanings)]
+    return "\n".join(lines) + "\n"
+
+
+def _lines(kind: type[Part], values: dict[str, Any], meanings: bool) -> list[str]:
+    lines = {key: f"{key} = {_toml(value)}" for key, value in values.items()}
+    return [f"{line:<32} # {kind.model_fields[key].description}" if meanings else line for key, line in lines.items()]
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(NOTHING if value is None else value)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text())
+    except OSError as error:
+        raise InvalidInput(f"--config {file}: it cannot be read ({error.strerror}).") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"--config {file}: it is no TOML file: {error}.") from error
+
+
+def _nested(key: str, value: Any) -> dict[str, Any]:
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    nested: dict[str, Any] = value
+    return nested
+
+
+def _merge(into: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    for key, value in more.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = _merge({}, value) if isinstance(value, dict) else None if value == NOTHING else value
+    return into
+
+
+def _check_keys(values: dict[str, Any], kind: type[Part], at: str = "") -> None:
+    for key, value in values.items():
+        field = kind.model_fields.get(key)
+        if field is None:
+            raise InvalidInput(f"{at}{key} is no setting; {nearest(key, kind.model_fields)}")
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Part):
+            if not isinstance(value, dict):
+                raise InvalidInput(
+                    f"{at}{key}={value!r} is not usable; expected a table of settings, as [{key}] in TOML."
+                )
+            _check_keys(value, field.annotation, f"{at}{key}.")
