@@ -87,3 +87,19 @@ def test_labels_of_every_pixel():
     output = torch.zeros(2, 3, 4, 4)
     output[:, 1] = 1
     assert int(losses.correct(output, torch.ones(2, 4, 4, dtype=torch.long))) == 32
+
+
+def test_a_weighted_mean_is_neither_mean_nor_sum():
+    """Doubling the batch would not tell: class weights, and labels that are ignored, change a sample's share."""
+    output, target = torch.randn(8, 3), torch.tensor([0, 1, 2, 0, 1, 2, 0, 0])
+    assert losses.reduction(nn.CrossEntropyLoss(weight=torch.tensor([1.0, 10.0, 100.0])), output, target) is None
+    assert losses.reduction(nn.CrossEntropyLoss(ignore_index=2), output, target) is None
+    assert losses.reduction(nn.CrossEntropyLoss(), output, target) == "mean"
+    assert losses.reduction(nn.CrossEntropyLoss(), output[:1], target[:1]) == "mean"
+    assert losses.reduction(nn.CrossEntropyLoss(reduction="sum"), output[:1], target[:1]) == "sum"
+
+
+def test_accuracy_of_sequences_counts_every_place():
+    output, target = torch.randn(5, 4, 6), torch.randint(0, 4, (5, 6))
+    assert int(losses.correct(output, target)) == int((output.argmax(1) == target).sum())
+    assert losses.correct(torch.randn(5, 2), torch.randint(0, 2, (5, 2))) is None  # two numbers per sample, no class

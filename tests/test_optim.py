@@ -248,7 +248,7 @@ class Recorder(nn.Module):
 @pytest.mark.parametrize(("name", "hyper"), [("Armijo", {"lr_max": 50.0}), ("DeltaSGD", {}), ("Polyak", {})])
 def test_a_step_is_one_evaluation_to_dropout_and_batch_norm(name, hyper, make):
     model, twin = seeded(Recorder), seeded(Recorder)
-    opt = optimizer(name, model.parameters(), **hyper, model=model)
+    opt = optimizer(name, model.parameters(), **hyper)
     torch.manual_seed(3)
     for inputs, targets in quarters():
         random = torch.get_rng_state()
@@ -265,14 +265,6 @@ def test_a_step_is_one_evaluation_to_dropout_and_batch_norm(name, hyper, make):
             assert torch.equal(mine, once)
     assert len(model.masks) > 1 or name == "Polyak"
     assert int(model.norm.num_batches_tracked) == int(model.forwards) == 4
-
-
-def test_without_the_model_statistics_move_with_every_evaluation():
-    """Why `model` is there."""
-    model, calls = seeded(Recorder), []
-    opt = fs.optim.Armijo(model.parameters(), lr_max=50.0)
-    fit(model, opt, quarters(), calls=calls)
-    assert int(model.norm.num_batches_tracked) == len(calls) > 4
 
 
 # --- groups -----------------------------------------------------------------------------------------------------------
@@ -428,7 +420,7 @@ def test_a_rule_that_forgot_would_not_go_on_with_the_same_bits():
 @each_rule
 def test_a_copy_of_the_optimizer_is_complete(name, hyper):
     model = seeded(Recorder)
-    opt = optimizer(name, model.parameters(), **hyper, model=model)
+    opt = optimizer(name, model.parameters(), **hyper)
     fit(model, opt, quarters())
     twin, again = copy.deepcopy((model, opt))
     torch.manual_seed(0)

@@ -14,7 +14,7 @@ from fedstride.client.step import Adagrad, Adam, Armijo, CappedPolyak, Constant,
 from fedstride.errors import InvalidInput, Refused
 from fedstride.rows import State, Vec
 from fedstride.server import Average, FedDyn, FedNova, FedSplit, Server
-from fedstride.wire import Compressor, RandomK, feedback
+from fedstride.wire import Compressor, Quantize, RandomK, feedback
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,11 @@ def _feedback(a: Algorithm) -> None:
         raise Refused(
             "error_feedback=True without a compressor: there is no error to feed back. Give up= or down=, or leave it out."
         )
-    scaled = [c for c in (a.up, a.down) if isinstance(c, RandomK) and c.unbiased]
-    if scaled and a.error_feedback is not False:
+    coarse = [c for c in (a.up, a.down) if (isinstance(c, RandomK) and c.unbiased) or c == Quantize(2)]
+    if coarse and a.error_feedback is not False:
         raise Refused(
-            f"{scaled[0]} with error feedback: scaled up it is no contraction, and the residual grows without end. "
-            "Use unbiased=False, or error_feedback=False."
+            f"{coarse[0]} with error feedback: it is no contraction, and the residual grows without end. "
+            "Use RandomK(unbiased=False), Quantize(bits=3) or more, or error_feedback=False."
         )
 
 

@@ -111,7 +111,8 @@ class Probed:
 def try_out(model: nn.Module, loss: str | Loss, clients: Federation, test: Client | None) -> Probed:
     replica = Replica(model)
     criterion = losses.resolve(loss)
-    inputs, targets = clients[0].take(torch.arange(min(len(clients[0]), PROBE)))
+    largest = max(range(len(clients)), key=clients.sizes.__getitem__)  # BatchNorm needs more than one sample
+    inputs, targets = clients[largest].take(torch.arange(min(clients.sizes[largest], PROBE), device="cpu"))
     _dtypes("clients[0]", inputs, targets, replica.dtype)
     if test is not None:
         _dtypes("test", *test.take(), replica.dtype)
@@ -122,14 +123,16 @@ def try_out(model: nn.Module, loss: str | Loss, clients: Federation, test: Clien
         output, moving, random = probe(model, inputs)
     except Exception as error:
         raise InvalidInput(
-            f"model: it fails on clients[0]'s inputs of shape {tuple(inputs.shape)} and type {inputs.dtype}: {error}"
+            f"model: it fails on clients[{largest}]'s inputs of shape {tuple(inputs.shape)} and type {inputs.dtype}: {error}"
         ) from error
     if not isinstance(output, Tensor):
         raise InvalidInput(f"model: it returns {type(output).__name__}; expected one tensor.")
     if not output.requires_grad:
         raise InvalidInput("model: its output has no gradient; expected one that depends on its trainable parameters.")
     output = output.detach()
-    _labels(criterion, output, clients, test, replica.device)
+    named = [(f"clients[{i}]", c) for i, c in enumerate(clients)] + ([("test", test)] if test is not None else [])
+    _values(criterion, named)
+    _labels(criterion, output, named)
     _scalar(criterion, output, targets)
     return Probed(criterion, losses.reduction(criterion, output, targets), moving, random)
 
@@ -160,13 +163,25 @@ def _scalar(loss: Loss, output: Tensor, targets: Tensor) -> None:
         raise InvalidInput("loss: its value has no gradient; expected a differentiable function of the model's output.")
 
 
-def _labels(loss: Loss, output: Tensor, clients: Federation, test: Client | None, device: torch.device) -> None:
+def _values(loss: Loss, named: list[tuple[str, Client]]) -> None:
+    """Targets that the loss would take, and make nothing sensible of."""
+    allowed = losses.allowed_targets(loss)
+    if allowed is None:
+        return
+    words, test = allowed
+    for name, client in named:
+        _, targets = client.take()
+        off = ~test(targets)
+        if bool(off.any()):
+            raise InvalidInput(f"{name}: target {targets[off][0].item():g} is out of range; this loss expects {words}.")
+
+
+def _labels(loss: Loss, output: Tensor, named: list[tuple[str, Client]]) -> None:
     """Class labels beyond the model's outputs would crash, or be read from elsewhere, deep in training."""
     if output.dim() < 2:
         return
     classes = output.shape[1]
     ignored = getattr(loss, "ignore_index", -100)
-    named = [(f"clients[{i}]", c) for i, c in enumerate(clients)] + ([("test", test)] if test is not None else [])
     for name, client in named:
         _, targets = client.take()
         if targets.is_floating_point() or targets.shape[1:] != output.shape[2:]:
@@ -174,8 +189,8 @@ def _labels(loss: Loss, output: Tensor, clients: Federation, test: Client | None
         off = ((targets < 0) | (targets >= classes)) & (targets != ignored)
         if not bool(off.any()):
             continue
-        bad = targets[off][:1].to(device)
-        if losses.wants_class_labels(loss) or _breaks(loss, output, bad):
+        bad = targets[off][:1].cpu()
+        if losses.wants_class_labels(loss) or _breaks(loss, output.cpu(), bad):
             raise InvalidInput(
                 f"{name}: label {int(bad)} is out of range; the model has {classes} outputs, expected labels from 0 to "
                 f"{classes - 1}. Relabel the data or widen the model's last layer."
@@ -198,20 +213,29 @@ def test_of(test: Any, clients: Federation) -> Client | None:
         raise InvalidInput("test: it has no samples; expected at least one, or test=None.")
     inputs, targets = data.take()
     finite("test", inputs, targets)
-    first = clients[0].take(torch.arange(1))[0]
-    if inputs.shape[1:] != first.shape[1:]:
-        raise InvalidInput(
-            f"test: input shape {tuple(inputs.shape[1:])} differs from the clients' {tuple(first.shape[1:])}."
-        )
+    first = clients[0].take(torch.arange(1, device="cpu"))
+    for part, mine, theirs in zip(("inputs", "targets"), (inputs, targets), first, strict=True):
+        if mine.shape[1:] != theirs.shape[1:] or mine.dtype != theirs.dtype:
+            raise InvalidInput(
+                f"test: {part} of shape {tuple(mine.shape[1:])} and type {mine.dtype} per sample differ from the clients' "
+                f"{tuple(theirs.shape[1:])} and {theirs.dtype}; expected the same."
+            )
     return data
 
 
-def fits(a: Algorithm, task: Task, options: Options, cohorts: Sampler, steps: Callable[[int, int], int]) -> None:
+def fits(
+    a: Algorithm, task: Task, options: Options, cohorts: Sampler, steps: Callable[[int, int], int], tested: bool
+) -> None:
     """Refuse what makes no sense for this algorithm with this model and data."""
     not_negative("train", weight_decay=options.weight_decay)
     positive("train", clip_norm=options.max_norm)
     if task.buffers not in BUFFERS:
         raise InvalidInput(f"buffers={task.buffers!r} is unknown; {nearest(str(task.buffers), BUFFERS)}")
+    if task.buffers == "local" and task.moving and tested:
+        raise Refused(
+            'buffers="local" with test=: the statistics stay with the clients, so the returned model has none to be tested '
+            'with. Leave test out, or use buffers="average".'
+        )
     if options.max_norm is not None and isinstance(a.step, Armijo):
         raise Refused(
             "Armijo with clip_norm: a clipped gradient breaks the search's promise of decrease. Drop one of them."
@@ -243,7 +267,7 @@ def _batches_of_one(task: Task, steps: Callable[[int, int], int]) -> None:
         smallest = n % b if n % b and steps(0, client) >= n / b else b
         if smallest > 1:
             continue
-        inputs = samples.take(torch.arange(1))[0].to(next(task.model.parameters()).device)
+        inputs = samples.take(torch.arange(1, device="cpu"))[0].to(next(task.model.parameters()).device)
         try:
             probe(task.model, inputs)
         except ValueError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import numbers
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ class Diverged(FedstrideError, RuntimeError):
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """', did you mean ...?' for an unknown name, or the list of the valid ones."""
+    """'did you mean ...?' for an unknown name, or the list of the valid ones."""
     valid = sorted(valid)
     close = difflib.get_close_matches(name.lower(), valid, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(map(repr, close))}?" if close else f"expected one of: {', '.join(valid)}."
@@ -81,5 +82,5 @@ def _each(part: object, values: dict[str, float | None], ok, expected: str) -> N
     for name, value in values.items():
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not ok(value):
+        if isinstance(value, bool) or not isinstance(value, numbers.Real) or not ok(value):
             raise InvalidInput(f"{_owner(part)}: {name}={value!r} is not usable; expected {expected}.")

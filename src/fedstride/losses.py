@@ -64,34 +64,48 @@ def resolve(loss: str | Loss) -> Loss:
     return loss
 
 
+def allowed_targets(loss: Loss) -> tuple[str, Callable[[Tensor], Tensor]] | None:
+    """For losses that take any number and mean only some: which ones, in words and as a test."""
+    if loss is logistic:
+        return "-1 or +1", lambda t: (t == -1) | (t == 1)
+    named = loss in (bce_with_logits, F.binary_cross_entropy_with_logits, F.binary_cross_entropy)
+    if named or isinstance(loss, nn.BCEWithLogitsLoss | nn.BCELoss):
+        return "from 0 to 1", lambda t: (t >= 0) & (t <= 1)
+    return None
+
+
 def wants_class_labels(loss: Loss) -> bool:
     return loss in (F.cross_entropy, F.nll_loss) or isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
 
 
 def reduction(loss: Loss, output: Tensor, target: Tensor) -> str | None:
-    """'mean', 'sum' or None: what happens to the loss when every sample is there twice.
+    """'mean' or 'sum' over the samples, or None: what a batch's loss is of the losses of its samples.
 
-    Asked at a random output, because at a perfect fit both answers are zero.
+    Asked at random outputs, because at a perfect fit all answers are zero. A loss with class weights is neither.
     """
-    noise = torch.rand(output.shape, generator=torch.Generator().manual_seed(0), dtype=output.dtype).to(output.device)
-    for shifted in (output + noise, noise):
-        try:
-            once = float(loss(shifted, target))
-            twice = float(loss(torch.cat([shifted, shifted]), torch.cat([target, target])))
-        except (RuntimeError, ValueError, IndexError, TypeError):
-            return None
-        if once == 0 or once != once:
-            continue
-        ratio = twice / once
-        return "mean" if abs(ratio - 1) < 1e-3 else "sum" if abs(ratio - 2) < 1e-3 else None
+    if getattr(loss, "weight", None) is not None:
+        return None
+    source = torch.Generator().manual_seed(0)
+    noise = torch.rand(output.shape, generator=source, dtype=output.dtype, device="cpu").to(output.device)
+    try:
+        whole = float(loss(noise, target))
+        alone = torch.stack([loss(noise[i : i + 1], target[i : i + 1]) for i in range(len(target))]).double()
+    except (RuntimeError, ValueError, IndexError, TypeError):
+        return None
+    if len(target) == 1:  # a sum and a mean alike: ask what happens to a sample that is there twice
+        whole, alone = float(loss(torch.cat([noise, noise]), torch.cat([target, target]))), torch.cat([alone, alone])
+    for name, value in (("mean", float(alone.mean())), ("sum", float(alone.sum()))):
+        if abs(whole - value) <= 1e-3 * abs(value):
+            return name
     return None
 
 
 def correct(output: Tensor, target: Tensor) -> Tensor | None:
     """How many predictions are right, or None if the task is no classification."""
     if output.dim() >= 2 and output.shape[1] > 1:
-        return (output.argmax(1) == target).sum() if not target.is_floating_point() else None
-    labels = set(torch.unique(target).tolist()) if target.numel() else set()
-    if labels <= {0, 1} or labels <= {-1, 1}:
+        guess = output.argmax(1)
+        return (guess == target).sum() if not target.is_floating_point() and guess.shape == target.shape else None
+    labels = set(torch.unique(target).tolist())
+    if output.numel() == target.numel() and (labels <= {0, 1} or labels <= {-1, 1}):
         return ((output.reshape(-1) > 0) == (target.reshape(-1) > 0)).sum()
     return None

@@ -22,6 +22,8 @@ class Replica:
     """
 
     def __init__(self, module: nn.Module, moving: tuple[str, ...] = (), frozen_stats: bool = False) -> None:
+        if any(isinstance(p, nn.UninitializedParameter) for p in module.parameters()):
+            raise InvalidInput("model: it has lazy parameters without a shape; run it once on a batch before training.")
         self.module = copy.deepcopy(module)
         self.parameters = [p for p in self.module.parameters() if p.requires_grad]
         if not self.parameters:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer
 
 from fedstride.client import step as rules
@@ -31,19 +32,22 @@ class Evaluations:
     """The closure as the oracle of one row; the first evaluation, where the step starts, is made at once.
 
     All share dropout masks and buffers: each starts from the random state and the buffers that the first one met, and the
-    step leaves behind what the first one left.
+    step leaves behind what the first one left. The buffers are those of all modules that the first evaluation called.
     """
 
-    def __init__(self, closure: Closure, blocks: list[Block], model: nn.Module | None) -> None:
+    def __init__(self, closure: Closure, blocks: list[Block]) -> None:
         self.closure, self.cheap = closure, True
         self.params = [p for _, params in blocks for p in params]
         self.sizes = [sum(p.numel() for p in params) for _, params in blocks]
-        self.buffers = model.buffers if model is not None else list[Tensor]  # read again each time: some are replaced
         self.W = torch.cat([p.detach().reshape(-1) for p in self.params])[None]
-        self.before = self._chance()
-        with torch.enable_grad():
-            self.returned = closure()
-        self.after = self._chance()
+        self.modules: dict[tuple[nn.Module, str], Tensor] = {}  # buffers as the first evaluation met them
+        chance, hook = self._chance(), register_module_forward_pre_hook(self._note)
+        try:
+            with torch.enable_grad():
+                self.returned = closure()
+        finally:
+            hook.remove()
+        self.before, self.after = (*chance, list(self.modules.values())), (*self._chance(), self._buffers())
         self.grads = [p.grad for p in self.params]
         if all(g is None for g in self.grads):
             raise InvalidInput("closure: it left no gradient; expected it to call backward while gradients are on.")
@@ -95,38 +99,39 @@ class Evaluations:
             raise InvalidInput("closure: it left a sparse gradient; expected dense ones (nn.Embedding(sparse=False)).")
         return torch.cat([g.reshape(-1) for g in parts])[None]
 
-    def _chance(self) -> Chance:
+    def _note(self, module: nn.Module, inputs: Any) -> None:
+        for name, buffer in module.named_buffers(recurse=False):
+            self.modules.setdefault((module, name), buffer.detach().clone())
+
+    def _buffers(self) -> list[Tensor]:
+        return [getattr(module, name).detach().clone() for module, name in self.modules]
+
+    def _chance(self) -> tuple[Tensor, Tensor | None]:
         device = self.W.device
-        cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-        return torch.get_rng_state(), cuda, [b.clone() for b in self.buffers()]
+        return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
     def _restore(self, chance: Chance) -> None:
         cpu, cuda, buffers = chance
         torch.set_rng_state(cpu)
         if cuda is not None:
             torch.cuda.set_rng_state(cuda, self.W.device)
-        for b, value in zip(self.buffers(), buffers, strict=True):
-            b.copy_(value)
+        for (module, name), value in zip(self.modules, buffers, strict=True):
+            getattr(module, name).data.copy_(value)
 
 
 class RuleOptimizer(Optimizer):
     """What the three share: hyper-parameters, by keyword, are those of the rule; group["lr"] is the step just used.
 
     Within a step the closure must evaluate the same batch each time. One that skips zero_grad and backward while gradients
-    are off (`if torch.is_grad_enabled(): ...`) makes trials cheap. Give `model` if its buffers move in training, as those
-    of BatchNorm; without it they move with every evaluation. `batches_per_epoch` stands for n/b in rules that grow their
-    step by growth^(b/n). Frozen parameters stay out. p.grad is, after a step, the gradient at the point before it.
+    are off (`if torch.is_grad_enabled(): ...`) makes trials cheap. `batches_per_epoch` stands for n/b in rules that grow
+    their step by growth^(b/n). Frozen parameters stay out. p.grad is, after a step, the gradient at the point before it.
     """
 
     rule: ClassVar[Any]
 
-    def __init__(self, params: Iterable[Any], *, model: nn.Module | None = None, **hyper: Any) -> None:
-        self.model = model
+    def __init__(self, params: Iterable[Any], **hyper: Any) -> None:
         grows = {"batches_per_epoch": hyper.pop("batches_per_epoch", 1)} if hasattr(self.rule, "growth") else {}
         super().__init__(params, {**asdict(self.rule(**hyper)), **grows})
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "model": self.model}
 
     def add_param_group(self, param_group: Group) -> None:
         if useless := [name for name in NOT_HERE if name in param_group]:
@@ -143,7 +148,7 @@ class RuleOptimizer(Optimizer):
         if closure is None:
             raise InvalidInput("step: closure is missing; expected a function that calls backward, returns the loss.")
         blocks = self._blocks()
-        seen = Evaluations(closure, blocks, self.model)
+        seen = Evaluations(closure, blocks)
         point = seen.W
         try:
             point = seen.W + self._move(blocks, seen)

@@ -105,7 +105,7 @@ class Loop:
     def _forward(self, i: int, row: Tensor) -> tuple[Tensor, Tensor]:
         """(the loss with its contrast, the loss of the data alone)."""
         replica = self.replica
-        inputs, targets = (t.to(replica.device) for t in self.batches[i])
+        inputs, targets = self.batches[i]
         self._bind_stats(i)
         at = self.rows[i]
         if self.contrast is not None and at not in self.others:

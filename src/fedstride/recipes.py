@@ -253,9 +253,9 @@ def fedlin(
 
 
 @recipe
-def fedtrack(lr: float = 0.01, block: int = 1) -> Algorithm:
+def fedtrack(lr: float = 0.01, block: int = 1, server_lr: float = 1.0) -> Algorithm:
     """Gradient correction with incrementally aggregated gradients, `block` samples per component."""
-    return Algorithm(Constant(lr), gradient=IAG(block), drift=GradientCorrection(), name="fedtrack")
+    return Algorithm(Constant(lr), Average(server_lr), gradient=IAG(block), drift=GradientCorrection(), name="fedtrack")
 
 
 @recipe

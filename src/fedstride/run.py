@@ -77,25 +77,32 @@ def train(
     checkpoint: a folder; the run is saved there after each round and goes on from there when called again.
     callbacks: functions of an Event with .round, .x and .metrics.
     weight_decay, clip_norm: part of every local loss; largest norm of its gradient, before any drift correction.
-    buffers: BatchNorm's statistics: "average" over clients, "local" to each, or "frozen".
+    buffers: BatchNorm's statistics: "average" over clients; "local" to each, where the returned model keeps the initial
+        ones; or "frozen".
     """
     chosen = check.algorithm_of(algorithm)
     federated = federation(clients)
     if not isinstance(model, nn.Module):
         raise InvalidInput(f"model: got {type(model).__name__}; expected a torch.nn.Module.")
     if device is not None:
-        model = copy.deepcopy(model).to(device)
+        try:
+            model = copy.deepcopy(model).to(device)
+        except RuntimeError as error:
+            raise InvalidInput(f"device={device!r} is not usable: {error}") from error
     rounds, seed = check.whole("rounds", rounds), check.whole("seed", seed, least=0)
     batch_size = None if batch_size is None else check.whole("batch_size", batch_size)
     if not isinstance(callbacks, list | tuple):
         raise InvalidInput(f"callbacks={callbacks!r} is not usable; expected a list of functions of one event.")
     if not isinstance(checkpoint, str | Path | None):
         raise InvalidInput(f"checkpoint={checkpoint!r} is not usable; expected a folder, or None.")
+    if checkpoint is not None and Path(checkpoint).exists() and not Path(checkpoint).is_dir():
+        raise InvalidInput(f"checkpoint={str(checkpoint)!r} is a file; expected a folder.")
     for i, callback in enumerate(callbacks):
         if not callable(callback):
             raise InvalidInput(f"callbacks[{i}]={callback!r} is not callable; expected a function of one event.")
     held_out = check.test_of(test, federated)
-    probed = check.try_out(model, loss, federated, held_out)
+    with torch.enable_grad():
+        probed = check.try_out(model, loss, federated, held_out)
     task = Task(
         model=model,
         loss=probed.loss,
@@ -111,7 +118,7 @@ def train(
     )
     steps = check.steps_of(local_steps, epochs, batch_size, federated.sizes)
     options, cohorts = Options(weight_decay, clip_norm), sampler(cohort, len(federated))
-    check.fits(chosen, task, options, cohorts, steps)
+    check.fits(chosen, task, options, cohorts, steps, tested=test is not None)
     replica = Replica(model, probed.moving)
     at_work = engine_of(engine).open(task, chosen.memory)
     session = Session(chosen, options, task, at_work, cohorts, steps, held_out, replica.row(), replica.stats())
@@ -125,6 +132,11 @@ def _rounds(
     try:
         if path is not None and path.is_file():
             session.resume(path)
+            if session.round > rounds:
+                raise InvalidInput(
+                    f"rounds={rounds}, and the checkpoint in {path.parent} has {session.round} rounds already; "
+                    "ask for at least as many, or use another folder."
+                )
         else:
             for callback in callbacks:
                 callback(Event(0, session.x.clone(), {"round": 0}))

@@ -42,7 +42,7 @@ class Uniform:
     def draw(self, sizes: Sequence[int], source: torch.Generator) -> list[int]:
         if self.size == len(sizes):
             return list(range(len(sizes)))
-        chosen: list[int] = torch.randperm(len(sizes), generator=source)[: self.size].tolist()
+        chosen: list[int] = torch.randperm(len(sizes), generator=source, device="cpu")[: self.size].tolist()
         return chosen
 
 
@@ -56,7 +56,7 @@ class Weighted:
         _check_size(self.size, clients)
 
     def draw(self, sizes: Sequence[int], source: torch.Generator) -> list[int]:
-        keys = torch.rand(len(sizes), generator=source, dtype=torch.float64).log() / torch.tensor(
+        keys = torch.rand(len(sizes), generator=source, dtype=torch.float64, device="cpu").log() / torch.tensor(
             sizes, dtype=torch.float64
         )
         chosen: list[int] = keys.topk(self.size).indices.tolist()  # Efraimidis and Spirakis 2006
@@ -76,7 +76,7 @@ class Bernoulli:
     def draw(self, sizes: Sequence[int], source: torch.Generator) -> list[int]:
         chosen: list[int] = []
         while not chosen:
-            luck = torch.rand(len(sizes), generator=source, dtype=torch.float64)
+            luck = torch.rand(len(sizes), generator=source, dtype=torch.float64, device="cpu")
             chosen = (luck < self.p).nonzero()[:, 0].tolist()
         return chosen
 

@@ -16,7 +16,7 @@ from fedstride import checkpoint
 from fedstride.algorithm import Algorithm
 from fedstride.client.local import Options
 from fedstride.client.site import Samples
-from fedstride.engine import Clients, Task
+from fedstride.engine import Clients, Reply, Task
 from fedstride.errors import Diverged, InvalidInput
 from fedstride.history import History, Row
 from fedstride.model import Replica
@@ -75,17 +75,17 @@ class Session:
 
         if a.exchanges_gradients:
             reply = self.clients.exchange(send_gradients(a, self.options), x, self.stats, broadcast, t, cohort)
+            self._refuse_broken(t, chosen, reply, "the gradient of client {} is not finite")
             self.clients.commit()
             broadcast["gradient"], size = self._compressed_gradient(reply.fields["gradient"])
             down, up = down + size, reply.bytes_up
             gradients, forwards = int(reply.metrics["gradients"].sum()), int(reply.metrics["forwards"].sum())
 
         reply = self.clients.exchange(train(a, self.options), x, self.stats, broadcast, t, cohort)
-        broken = [c for c, ok in zip(chosen, reply.metrics["finite"].tolist(), strict=True) if not ok]
-        if broken:
-            self._stop(t, broken, f"the model of client {broken[0]} became non-finite in its local steps")
+        self._refuse_broken(t, chosen, reply, "the model of client {} became non-finite in its local steps")
+        answered = [c for c in chosen if c not in reply.lost]
         new_stats = reply.fields.pop("stats", self.stats)
-        mean = Mean(reply.fields, reply.weight / sum(self.task.weights), len(chosen), len(sizes))
+        mean = Mean(reply.fields, reply.weight / sum(self.task.weights), len(answered), len(sizes))
         drift, server = dict(self.drift), dict(self.server)
         if a.drift is not None:
             a.drift.absorb(mean.fields, mean.share, drift)
@@ -98,8 +98,8 @@ class Session:
         loss, accuracy = (
             (None, None) if self.test is None else self.clients.evaluate(self.output, self.stats, self.test)
         )
-        scale = float(mean.fields.get("effective_steps", 1.0))  # FedNova's clients upload Delta_i / a_i
-        p = torch.tensor([self.task.weights[c] for c in chosen], dtype=torch.float64)
+        mean_update = mean.fields.get("raw", mean.update)  # FedNova's clients upload Delta_i / a_i
+        p = torch.tensor([self.task.weights[c] for c in answered], dtype=torch.float64, device="cpu")
         p /= p.sum()
 
         def average(name: str) -> float:
@@ -115,13 +115,13 @@ class Session:
             "client_steps": _quartiles(reply.metrics["client_step"]),
             "trials": average("trials"),
             "failed": int(reply.metrics["failed"].sum()),
-            "drift": scale * float((mean.square - sq(mean.update)).clamp(min=0).sqrt()),
+            "drift": float((mean.square - sq(mean_update)).clamp(min=0).sqrt()),
             "bytes_up": up + reply.bytes_up,
             "bytes_down": down * len(chosen),
             "gradients": gradients + int(reply.metrics["gradients"].sum()),
             "forwards": forwards + int(reply.metrics["forwards"].sum()),
             "seconds": time.perf_counter() - start,
-            "participants": len(chosen) - len(reply.lost),
+            "participants": len(answered),
             "lost": len(reply.lost),
         }
         self.history.append(row)
@@ -164,6 +164,7 @@ class Session:
         return {
             "algorithm": re.sub(" at 0x[0-9a-f]+", "", repr(self.algorithm)),  # a function's address changes
             "options": repr(self.options),
+            "loss": getattr(task.loss, "__qualname__", repr(task.loss)),
             "sampler": repr(self.sampler),
             "seed": task.seed,
             "batch_size": task.batch_size,
@@ -184,6 +185,12 @@ class Session:
         self.down = past or self.down
         return sent[0], size[0]
 
+    def _refuse_broken(self, t: int, chosen: list[int], reply: Reply, what: str) -> None:
+        answered = [c for c in chosen if c not in reply.lost]
+        broken = [c for c, ok in zip(answered, reply.metrics["finite"].tolist(), strict=True) if not ok]
+        if broken:
+            self._stop(t, broken, what.format(broken[0]))
+
     def _stop(self, t: int, clients: list[int], what: str) -> None:
         raise Diverged(
             f"The run diverged in round {t + 1}: {what}. The last finite model, of round {t}, and the history are in "
@@ -195,6 +202,6 @@ class Session:
 
 
 def _quartiles(values: Tensor) -> list[float]:
-    at = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0], dtype=torch.float64)
+    at = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0], dtype=torch.float64, device="cpu")
     found: list[float] = torch.quantile(values.double().cpu(), at).tolist()
     return found

@@ -38,7 +38,8 @@ def send_gradients(algorithm: Algorithm, options: Options) -> Work:
         if options.weight_decay:
             G.add_(x, alpha=options.weight_decay)
         sent, past, size = send(G, algorithm.up, algorithm.feeds_back_up, memory, _sources(site, "gradient"))
-        return Upload({"gradient": sent}, _costs(site), {**memory, **past, "anchor": G, "anchor_loss": L}, size)
+        metrics = {"finite": torch.isfinite(G).all(1, keepdim=True), **_costs(site)}
+        return Upload({"gradient": sent}, metrics, {**memory, **past, "anchor": G, "anchor_loss": L}, size)
 
     return work
 
@@ -63,14 +64,13 @@ def train(algorithm: Algorithm, options: Options) -> Work:
             uploads, kept = a.drift.finish(update, out.total, plan.broadcast, memory)
             fields.update(uploads)
             later.update(kept)
-        if "effective_steps" in a.server.needs:
-            steps = a.step.effective_steps(plan, a.prox)  # type: ignore[attr-defined]
-            fields["effective_steps"] = steps
-            update = update / steps
         compressor, fed_back = (None, False) if a.exchanges_gradients else (a.up, a.feeds_back_up)
         sent, past, size = send(update, compressor, fed_back, memory, _sources(site, "update"))
         later.update(past)
         fields["update"], fields["square"] = sent, sq(sent)
+        if "effective_steps" in a.server.needs:
+            steps = fields["effective_steps"] = a.step.effective_steps(plan, a.prox)  # type: ignore[attr-defined]
+            fields["update"], fields["raw"] = sent / steps, sent  # raw: for the history's drift, not for the server
         fields.update({name: out.state[name] for name in a.server.needs if name not in fields})
         extra = sum(fields[name].shape[1] for name in {*a.server.needs, *(a.drift.uploads if a.drift else ())})
         if site.stats is not None and site.buffers == "average":
@@ -84,7 +84,7 @@ def train(algorithm: Algorithm, options: Options) -> Work:
             "client_step": out.total / tau,
             "trials": out.state.get("trials", zero) / tau,
             "failed": out.state.get("failed", zero),
-            "finite": torch.isfinite(out.W).all(1, keepdim=True).to(x.dtype),
+            "finite": torch.isfinite(out.W).all(1, keepdim=True),
             **_costs(site),
         }
         return Upload(fields, metrics, later, [n + extra * x.element_size() for n in size])

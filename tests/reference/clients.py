@@ -170,17 +170,16 @@ def armijo(lr_max=1.0, c=0.1, backtrack=0.9, reset="grow", growth=2.0):
                 eta = last
             else:
                 eta = min(lr_max, last * growth ** (f.b / f.n))
-            last = eta  # a failed search found no step: the next one starts where it did
             for _ in range(100):
                 trial = done.y - eta * d
                 done.trials += 1
                 if f.loss(trial, k) + (corr * trial).sum() <= value - c * eta * (d**2).sum():
-                    last = eta
                     break
                 eta *= backtrack
             else:
                 eta = 1e-6
                 done.failed += 1
+            last = eta
             done.y = done.y - eta * d
             done.steps.append(eta)
         return done

@@ -45,11 +45,11 @@ def verify(
         found = [*_quietly(laws)] if as_json else [*_shown(laws)]
     seconds = time.perf_counter() - start
     broken = sum(not f.kept for f in found)
-    counts = {"findings": len(found), "kept": len(found) - broken, "broken": broken, "seconds": round(seconds, 1)}
+    counts = {"total": len(found), "kept": len(found) - broken, "broken": broken, "seconds": round(seconds, 1)}
     if as_json:
         typer.echo(json.dumps({**counts, "findings": [f.json() for f in found]}, indent=2))
     else:
-        typer.echo("{findings} findings: {kept} kept, {broken} broken, in {seconds} s".format(**counts))
+        typer.echo("{total} findings: {kept} kept, {broken} broken, in {seconds} s".format(**counts))
     raise typer.Exit(1 if broken else 0)
 
 

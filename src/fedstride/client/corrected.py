@@ -38,9 +38,10 @@ class Corrected:
     def grad(self, W: Rows) -> tuple[Col, Rows]:
         t = self.terms
         L, G = self.base.grad(W)
-        self.data_loss = self._decayed(W, getattr(self.base, "data_loss", L))
+        self.data_loss = getattr(self.base, "data_loss", L)  # an oracle that adds to the data's loss keeps it apart
         if self.weight_decay:
-            L, G = self._decayed(W, L), G.add_(W, alpha=self.weight_decay)
+            extra = self.weight_decay / 2 * sq(W)
+            L, G, self.data_loss = L + extra, G.add_(W, alpha=self.weight_decay), self.data_loss + extra
         L = self._with_terms(W, L)
         if t.curvature and t.center is not None:
             G.add_(W - t.center, alpha=t.curvature)

@@ -44,19 +44,19 @@ class Site:
 
     def batch(self, k: int, active: int) -> Loop:
         """Step k's batches of the first `active` clients."""
-        return self._oracle([self.samples[i].take(self._index(i, k)) for i in range(active)], k)
+        return self._oracle([self._here(self.samples[i].take(self._index(i, k))) for i in range(active)], k)
 
     def full(self, active: int, k: int = 0) -> Loop:
         """All samples of the first `active` clients; moves no statistics."""
-        oracle = self._oracle([self.samples[i].take() for i in range(active)], k)
+        oracle = self._oracle([self._here(self.samples[i].take()) for i in range(active)], k)
         oracle.moves_stats = False
         return oracle
 
     def component(self, row: int, j: int, block: int, charged: bool = True) -> Loop:
         """Block j of one client's samples, in their order."""
-        index = torch.arange(j * block, min((j + 1) * block, len(self.samples[row])))
+        index = torch.arange(j * block, min((j + 1) * block, len(self.samples[row])), device="cpu")
         meter = self.meter if charged else Meter(len(self.samples))
-        return Loop(self.replica, self.loss, [self.samples[row].take(index)], meter, rows=[row])
+        return Loop(self.replica, self.loss, [self._here(self.samples[row].take(index))], meter, rows=[row])
 
     def share(self, row: int, j: int, block: int) -> float:
         """The weight of block j's loss in f_i: its part of the samples for a mean, 1 for a sum."""
@@ -66,7 +66,11 @@ class Site:
     def noise(self, row: int, k: int, like: Tensor) -> Tensor:
         """Standard normal numbers for one client and step, of like's shape."""
         source = generator(self.plan.seed, self.plan.round, self.plan.clients[row], "noise", k)
-        return torch.randn(like.shape, generator=source, dtype=like.dtype).to(like.device)
+        return torch.randn(like.shape, generator=source, dtype=like.dtype, device="cpu").to(like.device)
+
+    def _here(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """On the model's device: once per batch, not once per evaluation."""
+        return batch[0].to(self.replica.device), batch[1].to(self.replica.device)
 
     def _oracle(self, batches: list[tuple[Tensor, Tensor]], k: int) -> Loop:
         plan = self.plan
@@ -91,5 +95,5 @@ class Site:
         if (row, epoch) not in self._orders:
             self._orders.pop((row, epoch - 1), None)
             source = generator(self.plan.seed, self.plan.round, self.plan.clients[row], "batches", epoch)
-            self._orders[row, epoch] = torch.randperm(n, generator=source)
+            self._orders[row, epoch] = torch.randperm(n, generator=source, device="cpu")
         return self._orders[row, epoch][j * b : (j + 1) * b]

@@ -37,6 +37,12 @@ def _col(like: Tensor, values: Sequence[int]) -> Col:
     return like.new_tensor(values)[:, None]
 
 
+def _start(device: torch.device) -> None:
+    """A worker thread: one intra-op thread, and the default device of the thread that trains."""
+    torch.set_num_threads(1)
+    torch.set_default_device(device)
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Sums split over threads would depend on their number."""
@@ -74,7 +80,7 @@ class LocalClients:
         # Dropout draws from one generator per process: such models take one worker, for the sake of the bits.
         on_cpu = next(task.model.parameters()).device.type == "cpu"
         workers = 1 if task.random or not on_cpu else engine.workers or cores()
-        self.pool = ThreadPoolExecutor(workers, "fedstride", initializer=torch.set_num_threads, initargs=(1,))
+        self.pool = ThreadPoolExecutor(workers, "fedstride", initializer=_start, initargs=(torch.get_default_device(),))
 
     def exchange(
         self, work: Work, x: Vec, stats: Vec, broadcast: State, round: int, cohort: Sequence[tuple[int, int]]
@@ -116,14 +122,12 @@ class LocalClients:
         self.statistics.commit()
 
     def evaluate(self, x: Vec, stats: Vec, test: Samples) -> tuple[float, float | None]:
-        n = len(test)
-        size = EVALUATION_CHUNK if self.task.reduction else n
-        parts = [torch.arange(i, min(i + size, n)) for i in range(0, n, size)]
-        results = list(self.pool.map(lambda index: self._score(x, stats, test.take(index)), parts))
-        mean = self.task.reduction == "mean"
-        loss = sum(value * (len(p) / n if mean else 1.0) for (value, _), p in zip(results, parts, strict=True))
-        right = [r for _, r in results if r is not None]
-        return loss, sum(right) / n if len(right) == len(results) else None
+        n, size = len(test), EVALUATION_CHUNK
+        parts = [torch.arange(i, min(i + size, n), device="cpu") for i in range(0, n, size)]
+        results = list(self.pool.map(lambda index: self._outputs(x, stats, test.take(index)), parts))
+        output, targets = (torch.cat(part) for part in zip(*results, strict=True))
+        right = correct(output, targets)
+        return float(self.task.loss(output, targets)), None if right is None else float(right) / targets.numel()
 
     def state(self) -> dict[str, Tensor]:
         kept = {f"memory/{k}": v for k, v in self.store.state().items()}
@@ -168,16 +172,14 @@ class LocalClients:
                 self.statistics.stage(clients, {"stats": site.stats})
         return upload
 
-    def _score(self, x: Vec, stats: Vec, batch: tuple[Tensor, Tensor]) -> tuple[float, int | None]:
+    def _outputs(self, x: Vec, stats: Vec, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         replica = self._replica()
         replica.bind(x)
         replica.bind_stats(stats)
         replica.module.eval()
         inputs, targets = (t.to(replica.device) for t in batch)
         with torch.no_grad():
-            output = replica.module(inputs)
-            right = correct(output, targets)
-            return float(self.task.loss(output, targets)), None if right is None else int(right)
+            return replica.module(inputs), targets
 
     def _replica(self) -> Replica:
         if not hasattr(self.here, "replica"):

@@ -32,7 +32,7 @@ def plain_bytes(d: int, itemsize: int) -> int:
     return d * itemsize
 
 
-def _count(part: object, k: int | float, d: int) -> int:
+def _count(k: int | float, d: int) -> int:
     """k entries, or the fraction k of d, at least one and at most d."""
     return min(d, k) if isinstance(k, int) else max(1, min(d, round(k * d)))
 
@@ -60,7 +60,7 @@ class TopK:
         _check_k(self, self.k)
 
     def compress(self, V: Rows, sources: Sequence[torch.Generator] = ()) -> Rows:
-        k = _count(self, self.k, V.shape[1])
+        k = _count(self.k, V.shape[1])
         size = V.abs()
         least = size.topk(k, dim=1).values[:, -1:]  # the k-th largest, whatever the ties
         above, equal = size > least, size == least
@@ -68,7 +68,7 @@ class TopK:
         return torch.where(above | (equal & (equal.cumsum(1) <= room)), V, 0.0)
 
     def bytes(self, d: int, itemsize: int) -> int:
-        return _sparse_bytes(_count(self, self.k, d), d, itemsize)
+        return _sparse_bytes(_count(self.k, d), d, itemsize)
 
 
 @dataclass(frozen=True)
@@ -83,15 +83,15 @@ class RandomK:
 
     def compress(self, V: Rows, sources: Sequence[torch.Generator]) -> Rows:
         d = V.shape[1]
-        k = _count(self, self.k, d)
+        k = _count(self.k, d)
         kept = torch.zeros_like(V)
         for i, source in enumerate(sources):
-            chosen = torch.randperm(d, generator=source)[:k].to(V.device)
+            chosen = torch.randperm(d, generator=source, device="cpu")[:k].to(V.device)
             kept[i, chosen] = V[i, chosen] * (d / k if self.unbiased else 1.0)
         return kept
 
     def bytes(self, d: int, itemsize: int) -> int:
-        return _sparse_bytes(_count(self, self.k, d), d, itemsize)
+        return _sparse_bytes(_count(self.k, d), d, itemsize)
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,9 @@ class Quantize:
         top = 2 ** (self.bits - 1) - 1
         unit = V.abs().amax(1, keepdim=True) / top
         unit = torch.where(unit > 0, unit, 1.0)
-        luck: list[Tensor] = [torch.rand(V.shape[1], generator=s, dtype=V.dtype).to(V.device) for s in sources]
+        luck: list[Tensor] = [
+            torch.rand(V.shape[1], generator=s, dtype=V.dtype, device="cpu").to(V.device) for s in sources
+        ]
         return torch.floor(V / unit + torch.stack(luck)).clamp(-top, top) * unit
 
     def bytes(self, d: int, itemsize: int) -> int:

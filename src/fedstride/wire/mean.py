@@ -50,7 +50,7 @@ class WeightedMean:
     nodes: dict[tuple[int, int], _Node] = field(default_factory=dict)  # (level, position)
 
     def add(self, position: int, weight: float, fields: Mapping[str, Tensor]) -> None:
-        scaled = {k: v.clone() if weight == 1 else v * weight for k, v in fields.items()}
+        scaled = {k: v if weight == 1 else v * weight for k, v in fields.items()}
         self._place(0, position, _Node(weight, scaled))
 
     def merge(self, other: WeightedMean) -> WeightedMean:

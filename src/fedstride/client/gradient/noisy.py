@@ -42,6 +42,11 @@ class _Noise:
     k: int
     rows: list[int]
 
+    @property
+    def data_loss(self) -> Col:
+        loss: Col = self.base.data_loss  # type: ignore[attr-defined]
+        return loss
+
     def loss(self, W: Rows) -> Col:
         return self.base.loss(W)
 

@@ -1,8 +1,7 @@
 """Armijo's line search on the clients: the largest step of a grid that decreases the batch's loss enough.
 
 Federated stochastic line search (000 alg. 2 and 3), after Vaswani et al. Painless stochastic gradient. NeurIPS 2019.
-Deviations: the step never exceeds lr_max; after 100 trials the step 1e-6 is taken, and the next search starts where this
-one did; a gradient below 1e-8 means no move.
+Deviations: the step never exceeds lr_max; after 100 trials the step 1e-6 is taken; a gradient below 1e-8 means no move.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import torch
 from fedstride.client.plan import Plan
 from fedstride.errors import InvalidInput, at_least_one, fraction, nearest, positive
 from fedstride.oracle import Oracle
-from fedstride.rows import Col, Rows, State, Vec, norm, sq
+from fedstride.rows import Col, Rows, State, Vec, sq
 
 RESETS = ("keep", "max", "grow")
 TRIALS = 100  # most trials of one search
@@ -52,7 +51,7 @@ class Armijo:
     def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
         eta = state["start"].clone()
         square = sq(G)
-        trials, found = torch.zeros_like(eta), norm(G) < TINY
+        trials, found = torch.zeros_like(eta), square.sqrt() < TINY
         still = ~found
         open_rows = torch.where(still[:, 0])[0].tolist()
         for _ in range(TRIALS):
@@ -69,7 +68,7 @@ class Armijo:
         failed = still & ~found
         state["eta"] = torch.where(failed, FALLBACK, torch.where(still, eta, 0.0))
         state["trials"], state["failed"] = state["trials"] + trials, state["failed"] + failed
-        state["start"] = self._restart(torch.where(failed, state["start"], eta), state["growth"])
+        state["start"] = torch.where(still, self._restart(state["eta"], state["growth"]), state["start"])
         return -state["eta"] * G
 
     def _restart(self, eta: Col, growth: Col) -> Col:

@@ -34,13 +34,13 @@ class CappedPolyak:
     def init(self, x: Vec, plan: Plan) -> State:
         zero = torch.zeros_like(plan.size)
         cap = zero + plan.broadcast.get("cap", self.cap)
-        return {"eta": zero, "cap": cap, "vote": zero.clone(), "trials": zero.clone(), "started": zero.clone()}
+        return {"eta": zero, "cap": cap, "vote": zero.clone(), "trials": zero.clone()}
 
     def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
         f, g = getattr(oracle, "plain", None) or (L, G)
         polyak = (f / (0.5 * sq(g) + 1e-8)).clamp(min=0)
-        bound = (polyak > state["cap"]) & (state["started"] == 0)
-        rows = torch.where(bound[:, 0])[0].tolist()
+        first = "started" not in state
+        rows = torch.where((polyak > state["cap"])[:, 0])[0].tolist() if first else []
         if rows:
             cap = state["cap"][rows]
             value = oracle.take(rows).loss(W[rows] - cap * G[rows])
@@ -48,6 +48,6 @@ class CappedPolyak:
             state["vote"][rows] = 4 * enough.to(W.dtype) - 3
             state["cap"][rows] = torch.where(enough, cap, cap / 2)
             state["trials"][rows] += 1
-        state["started"] = torch.ones_like(state["started"])
+        state["started"] = torch.ones_like(polyak)
         state["eta"] = torch.minimum(polyak, state["cap"])
         return -state["eta"] * G

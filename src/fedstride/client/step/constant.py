@@ -20,7 +20,8 @@ from fedstride.rows import Col, Rows, State, Vec
 
 def fednova_weight(eta: Col, tau: Col, mu: float) -> Col:
     """a_i of FedNova for plain steps: tau, or (1 - (1 - eta mu)^tau) / (eta mu) with a proximal term."""
-    return tau if mu == 0 else (1 - (1 - eta * mu) ** tau) / (eta * mu)
+    s = eta.double() * mu  # 1 - eta mu would round to 1 in float32
+    return torch.where(s > 1e-12, (1 - (1 - s) ** tau.double()) / s, tau.double()).to(tau.dtype)
 
 
 @dataclass(frozen=True)

@@ -35,5 +35,5 @@ class Momentum:
 
     def effective_steps(self, plan: Plan, mu: float) -> Col:
         """a_i of FedNova: (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho)."""
-        rho, tau = self.beta, plan.tau
-        return (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)
+        rho, tau = self.beta, plan.tau.double()  # a difference of like numbers when rho is near 1
+        return ((tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)).to(plan.tau.dtype)
