@@ -12,8 +12,9 @@ help:  ## list the targets
 setup: $(STAMP)  ## create .venv with fedstride and the development tools
 	@:
 
-demo: setup  ## train a model on scikit-learn's digits, without choosing a learning rate
-	@$(PY) examples/digits.py
+demo: setup  ## FedAvg with three learning rates against algorithms that were told nothing, on scikit-learn's digits
+	@$(VENV)/bin/fedstride compare digits --algorithms "fedavg(lr=0.03),fedavg(lr=0.3),fedavg(lr=3),fedsls,auto" \
+		--seeds 1 --target 0.9 --out runs/demo
 
 test: setup  ## run the tests
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2

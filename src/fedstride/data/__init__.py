@@ -1,5 +1,9 @@
-"""Federated data: who holds what."""
+"""Federated data: where it comes from, and who holds what."""
 
-from fedstride.data.federation import Federation
+from fedstride.data import partition
+from fedstride.data.datasets import from_datasets
+from fedstride.data.federation import Federation, federate
+from fedstride.data.sources import SOURCES, Source, get, load
+from fedstride.data.table import Table
 
-__all__ = ["Federation"]
+__all__ = ["load", "get", "SOURCES", "Source", "Table", "from_datasets", "partition", "federate", "Federation"]

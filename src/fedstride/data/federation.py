@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
+from fedstride.data.table import Table
 from fedstride.errors import InvalidInput
 
 Batch = tuple[Tensor, Tensor]
@@ -142,3 +143,19 @@ def _check(clients: list[Client]) -> None:
                     f"clients[{i}]: {what} {shown[0]} differs from {shown[1]} of clients[0]; "
                     "expected the same in all clients."
                 )
+
+
+def federate(table: Table, parts: Sequence[Tensor]) -> Federation:
+    """The clients that a partition makes of a table's training samples."""
+    inputs, targets = table.train
+    for i, part in enumerate(parts):
+        if (
+            part.is_floating_point()
+            or part.dim() != 1
+            or (len(part) and not 0 <= part.min() <= part.max() < len(inputs))
+        ):
+            raise InvalidInput(
+                f"parts[{i}]: expected a tensor of whole numbers from 0 to {len(inputs) - 1}, the training samples of "
+                f"{table.name}; make parts with fs.data.partition."
+            )
+    return Federation([(inputs[part], targets[part]) for part in parts])

@@ -1,0 +1,199 @@
+"""fedstride run, compare and report: train into a folder, side by side, and draw what happened."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from fedstride.checkpoint import replace_file
+from fedstride.cli.common import errors_without_traceback
+from fedstride.config import TASKS, Config, parse_setting, resolve, to_toml
+from fedstride.errors import Diverged, InvalidInput
+from fedstride.live import Stopped, line, shown, stop_after_round
+
+Task = Annotated[str, typer.Argument(help=f"One of {', '.join(TASKS)}.")]
+Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds of communication.")]
+File = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="A TOML file with settings.")]
+Settings = Annotated[
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="A single setting, such as training.batch_size=32.")
+]
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="The folder to write; a new one under runs/ by default.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the result.")]
+
+
+def run(
+    task: Task = "digits",
+    algorithm: Annotated[
+        str | None, typer.Option(help="A name of `fedstride algorithms`, or NAME(key=value,...).")
+    ] = None,
+    rounds: Rounds = None,
+    config: File = None,
+    settings: Settings = [],  # noqa: B006 (typer reads it)
+    out: Out = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder's checkpoint.")] = False,
+    quiet: Quiet = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON line per round, and nothing else.")] = False,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Show all values with their meaning, and stop.")
+    ] = False,
+) -> None:
+    """Train a model on federated data; leaves a folder with model, history, configuration and report."""
+    with errors_without_traceback():
+        chosen = _resolve(task, config, settings, rounds, algorithm)
+        if print_config:
+            typer.echo(to_toml(chosen, meanings=True), nl=False)
+            return
+        folder = out or Path("runs") / f"{chosen.task}-{chosen.algorithm['name']}-{datetime.now():%Y%m%d-%H%M%S}"
+        mode = "json" if as_json else "quiet" if quiet else "live"
+        finished = _one(chosen, folder, resume, mode)
+        if finished and not as_json:
+            typer.echo(f"{finished}\nreport: {folder / 'report.html'}")
+
+
+def compare(
+    task: Task = "digits",
+    algorithms: Annotated[
+        str, typer.Option(help="Names, separated by commas; arguments as in fedavg(lr=0.03).")
+    ] = "auto,fedavg",
+    seeds: Annotated[int, typer.Option(min=1, help="Runs per algorithm.")] = 3,
+    target: Annotated[float | None, typer.Option(help="Test accuracy to reach; rounds to it are counted.")] = None,
+    rounds: Rounds = None,
+    config: File = None,
+    settings: Settings = [],  # noqa: B006 (typer reads it)
+    out: Out = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run algorithms on the same data and seeds; ends with a table and one report. Runs already there are kept."""
+    from fedstride.report import write
+
+    with errors_without_traceback():
+        names = _names(algorithms)
+        jobs = {
+            (name, seed): _resolve(task, config, [*settings, f"training.seed={seed}"], rounds, name)
+            for name in names
+            for seed in range(seeds)
+        }
+        folder = out or Path("runs") / f"{task}-compare-{datetime.now():%Y%m%d-%H%M%S}"
+        for (name, seed), chosen in jobs.items():
+            title = f"{name}, seed {seed}"
+            try:
+                _one(chosen, folder / _folder_name(name, seed), True, "quiet" if quiet else "live", title)
+            except Diverged as error:
+                typer.echo(f"{title}: {error}", err=True)
+        listed: list[dict[str, Any]] = [{"folder": _folder_name(n, s), "algorithm": n, "seed": s} for n, s in jobs]
+        index = {
+            "task": task,
+            "target": target,
+            "runs": [r for r in listed if (folder / r["folder"] / "history.jsonl").is_file()],
+        }
+        replace_file(folder / "compare.json", lambda new: new.write_text(json.dumps(index, indent=2)))
+        Console().print(_table(folder, index))
+        typer.echo(f"report: {write(folder)}")
+
+
+def report(folder: Annotated[Path, typer.Argument(help="A folder that run or compare wrote.")]) -> None:
+    """Draw the report of a run or comparison again."""
+    from fedstride.report import write
+
+    with errors_without_traceback():
+        typer.echo(write(folder))
+
+
+def _one(config: Config, folder: Path, resume: bool, mode: str, title: str | None = None) -> str | None:
+    """One run into its folder; what there is to say of it, or None if it was stopped."""
+    from fedstride import job
+    from fedstride.report import write
+
+    title = title or f"{config.task}, {config.algorithm['name']}"
+    found = job.status(folder)
+    if found != "new" and not resume:
+        raise InvalidInput(f"--out {folder}: it holds a run already; go on with --resume, or choose another folder.")
+    if found != "new" and to_toml(resolve(file=folder / job.CONFIG)) != to_toml(config):
+        raise InvalidInput(f"--out {folder}: it holds a run with another configuration; choose another folder.")
+    if found == "finished":
+        return f"{title}: finished already, nothing to do"
+    console = Console(stderr=mode == "json")
+    try:
+        with shown(title, config.training.rounds, mode, console) as show, stop_after_round() as stop:
+            result = job.execute(job.prepare(config), folder, [show, stop])
+    except Stopped:
+        again = f"fedstride run --config {folder / job.CONFIG} --out {folder} --resume"
+        typer.echo(f"{title}: stopped; the last round is saved. Go on with: {again}", err=True)
+        raise typer.Exit(130) from None
+    write(folder)
+    return f"{title}: {line(result.history[-1])}"
+
+
+def _resolve(task: str, file: Path | None, settings: list[str], rounds: int | None, algorithm: str | None) -> Config:
+    given = dict(parse_setting(text) for text in settings)
+    if rounds is not None:
+        given["training.rounds"] = rounds
+    if algorithm is not None:
+        name, _, arguments = algorithm.partition("(")
+        given["algorithm.name"] = name
+        given |= {f"algorithm.{k}": v for k, v in map(parse_setting, _names(arguments.rstrip(")")))}
+    return resolve(task, file, given)
+
+
+def _names(text: str) -> list[str]:
+    """Split at commas outside of parentheses."""
+    names = [name.strip() for name in re.split(r",(?![^()]*\))", text)]
+    return [name for name in names if name]
+
+
+def _folder_name(algorithm: str, seed: int) -> str:
+    return f"{re.sub(r'[^A-Za-z0-9_.=-]+', '_', algorithm).strip('_')}-s{seed}"
+
+
+def _table(folder: Path, index: dict[str, Any]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    target = index["target"]
+    reach = [] if target is None else [f"to {100 * target:g} %"]
+    for title in ("algorithm", "accuracy", *reach, "loss", "MB", "gradients"):
+        table.add_column(title, justify="left" if title == "algorithm" else "right", no_wrap=True)
+    for name in dict.fromkeys(r["algorithm"] for r in index["runs"]):
+        of = [r["folder"] for r in index["runs"] if r["algorithm"] == name]
+        histories = [[json.loads(row) for row in (folder / f / "history.jsonl").read_text().splitlines()] for f in of]
+        histories = [h for h in histories if h]
+        if not histories:
+            table.add_row(name, "diverged")
+            continue
+        last = [h[-1] for h in histories]
+        to_target = [_reached(h, target) for h in histories] if target is not None else []
+        table.add_row(
+            name,
+            _spread([100 * r["test_accuracy"] for r in last if r["test_accuracy"] is not None], " %"),
+            *([_rounds(to_target)] if reach else []),
+            _spread([r["test_loss"] for r in last], "", 3),
+            f"{statistics.mean(sum(r['bytes_up'] + r['bytes_down'] for r in h) for h in histories) / 1e6:.1f}",
+            f"{statistics.mean(sum(r['gradients'] for r in h) for h in histories):.0f}",
+        )
+    return table
+
+
+def _reached(history: list[dict[str, Any]], target: float) -> int | None:
+    return next((r["round"] for r in history if r["test_accuracy"] is not None and r["test_accuracy"] >= target), None)
+
+
+def _rounds(counts: list[int | None]) -> str:
+    reached = [c for c in counts if c is not None]
+    if not reached:
+        return "never"
+    some = "" if len(reached) == len(counts) else f" ({len(reached)} of {len(counts)})"
+    return f"{statistics.mean(reached):.0f}{some}"
+
+
+def _spread(values: list[float], unit: str, digits: int = 1) -> str:
+    if not values:
+        return ""
+    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.{digits}f}{deviation}{unit}"

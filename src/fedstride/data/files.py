@@ -1,0 +1,259 @@
+"""The user's own files as a Table: LIBSVM, CSV, Parquet, and the json folders of LEAF.
+
+Caldas et al. LEAF: a benchmark for federated settings. 2018.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedstride.data.fetch import DAMAGED
+from fedstride.data.table import Table
+from fedstride.errors import InvalidInput, nearest
+
+if TYPE_CHECKING:
+    import pandas as pd  # it and scikit-learn are slow to import: only by those who read a file
+
+Array = np.ndarray[Any, Any]
+DENSE_LIMIT = 16 * 2**30  # bytes; a sparse file that would be larger as a dense table is refused
+
+
+def read(path: Path, **options: Any) -> Table:
+    """A file or folder by its name: a folder is LEAF's, .csv and .parquet say so, anything else is LIBSVM."""
+    if not path.exists():
+        raise InvalidInput(f"{path}: there is no such file or folder.")
+    reader = READERS[_kind(path)]
+    check_options(str(path), reader, options)
+    return reader(path, **options)
+
+
+def check_options(owner: str, reader: Callable[..., object], options: dict[str, Any]) -> None:
+    valid = [p.name for p in inspect.signature(reader).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    for option in options:
+        if option not in valid:
+            hint = nearest(option, valid) if valid else "it has none."
+            raise InvalidInput(f"{owner}: there is no option {option!r}; {hint}")
+
+
+def _kind(path: Path) -> str:
+    if path.is_dir():
+        return "leaf"
+    return next((s[1:] for s in path.suffixes if s in (".csv", ".parquet")), "libsvm")
+
+
+def libsvm(
+    path: Path, *, test: str | Path | float = 0.2, seed: int = 0, features: int | None = None, regression: bool = False
+) -> Table:
+    """A LIBSVM file (also .gz or .bz2); `test` is another file, or the share to keep apart for the test."""
+    X, y = _libsvm(path, features)
+    if isinstance(test, str | Path):
+        held = _libsvm(Path(test), features)
+        wide = max(X.shape[1], held[0].shape[1])  # features that one of the two never has
+        X, Z = (np.pad(M, ((0, 0), (0, wide - M.shape[1]))) for M in (X, held[0]))
+        return _table(path, (X, y), (Z, held[1]), regression)
+    return _split(path, X, y, None, test, seed, regression)
+
+
+def csv(
+    path: Path,
+    *,
+    label: str = "label",
+    client: str | None = None,
+    features: Sequence[str] | None = None,
+    test: str | Path | float = 0.2,
+    seed: int = 0,
+    regression: bool = False,
+) -> Table:
+    """A CSV or Parquet file with a column of labels, and maybe one that names the client of each row."""
+    frame = _frame(path)
+    X, y = _columns(path, frame, label, client, features)
+    groups = None if client is None else _numbers(frame[client])
+    if isinstance(test, str | Path):
+        held = _columns(Path(test), _frame(Path(test)), label, None, features or _features(frame, label, client))
+        return _table(path, (X, y), held, regression, groups)
+    return _split(path, X, y, groups, test, seed, regression)
+
+
+def leaf(path: Path, *, shape: Sequence[int] | None = None, regression: bool = False) -> Table:
+    """A folder of LEAF: train/*.json and test/*.json, each with users and their x and y; `shape` of one input."""
+    users: dict[str, int] = {}
+    train, test = ([_leaf_file(f) for f in _leaf_files(path / part)] for part in ("train", "test"))
+    alphabet = sorted({c for file in train for d in file.values() for x in d["x"] if isinstance(x, str) for c in x})
+    owners: list[int] = []
+    for file in train:
+        for user, d in file.items():
+            owners += [users.setdefault(user, len(users))] * len(d["y"])
+    parts = [_leaf_arrays(path, part, alphabet, shape) for part in (train, test)]
+    if alphabet:  # the next character, in the code of the inputs
+        (X, y), (Z, z) = parts
+        whole = (_tensor(X, np.int64), _tensor(y, np.int64)), (_tensor(Z, np.int64), _tensor(z, np.int64))
+        return Table(path.name, *whole, len(alphabet), torch.tensor(owners), str(path))
+    return _table(path, parts[0], parts[1], regression, np.array(owners))
+
+
+READERS: dict[str, Callable[..., Table]] = {"libsvm": libsvm, "csv": csv, "parquet": csv, "leaf": leaf}
+
+
+def _libsvm(path: Path, features: int | None) -> tuple[Array, Array]:
+    from sklearn.datasets import load_svmlight_file
+
+    try:
+        X, y = load_svmlight_file(str(path), n_features=features)
+    except DAMAGED as error:
+        raise InvalidInput(f"{path}: not a LIBSVM file that can be read ({error}).") from error
+    if X.shape[0] == 0:
+        raise InvalidInput(f"{path}: it holds no samples.")
+    if 4 * math.prod(X.shape) > DENSE_LIMIT:
+        raise InvalidInput(
+            f"{path}: {X.shape[0]} x {X.shape[1]} would need {4 * math.prod(X.shape) / 2**30:.0f} GiB as a dense table; "
+            "expected fewer features. Hash or select them first."
+        )
+    return X.astype(np.float32).toarray(), y
+
+
+def _frame(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    try:
+        frame = pd.read_parquet(path) if _kind(path) == "parquet" else pd.read_csv(path)
+    except ImportError as error:
+        raise InvalidInput(f"{path}: reading Parquet needs pyarrow: pip install pyarrow, or save it as CSV.") from error
+    except DAMAGED as error:
+        raise InvalidInput(f"{path}: not a table that can be read ({error}).") from error
+    if frame.empty:
+        raise InvalidInput(f"{path}: it holds no rows.")
+    return frame
+
+
+def _features(frame: pd.DataFrame, label: str, client: str | None) -> list[str]:
+    return [c for c in frame.columns if c not in (label, client)]
+
+
+def _columns(
+    path: Path, frame: pd.DataFrame, label: str, client: str | None, features: Sequence[str] | None
+) -> tuple[Array, Array]:
+    chosen = _features(frame, label, client) if features is None else list(features)
+    for option, column in (("label", label), ("client", client), *(("features", f) for f in chosen)):
+        if column is not None and column not in frame.columns:
+            raise InvalidInput(
+                f"{path}: {option}={column!r} is no column; expected one of: {', '.join(map(str, frame.columns))}."
+            )
+        if column is not None and bool(frame[column].isna().any()):
+            row = int(frame[column].isna().to_numpy().argmax())
+            raise InvalidInput(f"{path}: column {column!r} is empty in row {row}; expected a value. Clean it first.")
+    if not chosen:
+        raise InvalidInput(f"{path}: no feature columns are left beside {label!r}.")
+    for column in chosen:
+        if frame[column].dtype.kind not in "iufb":
+            raise InvalidInput(
+                f"{path}: column {column!r} holds {frame[column].iloc[0]!r}; expected numbers. Encode it, or leave it out "
+                "with features=[...]."
+            )
+    return frame[chosen].to_numpy(np.float32), _labels(frame[label])
+
+
+def _labels(column: pd.Series) -> Array:
+    return column.to_numpy() if column.dtype.kind in "iufb" else column.to_numpy().astype(str)
+
+
+def _leaf_files(folder: Path) -> list[Path]:
+    found = sorted(folder.glob("*.json"))
+    if not found:
+        raise InvalidInput(f"{folder}: no .json files; expected a LEAF folder with train/*.json and test/*.json.")
+    return found
+
+
+def _leaf_file(path: Path) -> dict[str, dict[str, list[Any]]]:
+    try:
+        data = json.loads(path.read_text())
+        users = {user: data["user_data"][user] for user in data["users"]}
+        uneven = [user for user, d in users.items() if len(d["x"]) != len(d["y"])]
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise InvalidInput(f"{path}: not a LEAF file ({type(error).__name__}: {error}).") from error
+    if uneven:
+        raise InvalidInput(f"{path}: user {uneven[0]!r} has not as many x as y.")
+    return users
+
+
+def _leaf_arrays(
+    path: Path, files: list[dict[str, dict[str, list[Any]]]], alphabet: list[str], shape: Sequence[int] | None
+) -> tuple[Array, Array]:
+    x = [v for file in files for d in file.values() for v in d["x"]]
+    y = [v for file in files for d in file.values() for v in d["y"]]
+    code = {c: i for i, c in enumerate(alphabet)}
+    try:
+        if alphabet:
+            return np.array([[code[c] for c in v] for v in x]), np.array([code[v] for v in y])
+        X = np.array(x, np.float32)
+        return (X if shape is None else X.reshape(-1, *shape)), np.array(y)
+    except KeyError as error:
+        raise InvalidInput(f"{path}: the character {error} is in no training input.") from error
+    except (ValueError, TypeError) as error:
+        raise InvalidInput(f"{path}: its inputs make no table ({error}).") from error
+
+
+def _split(path: Path, X: Array, y: Array, groups: Array | None, share: float, seed: int, regression: bool) -> Table:
+    """A seeded split; each class keeps its share where it has the samples for that."""
+    from sklearn.model_selection import train_test_split
+
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
+        raise InvalidInput(f"{path}: test={share!r}; expected a file, or a share strictly between 0 and 1.")
+    if len(y) < 2:
+        raise InvalidInput(f"{path}: one sample cannot be split into training and test.")
+    held = max(1, round(share * len(y)))
+    _, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
+    even = not regression and counts.min() >= 2 and len(counts) <= min(held, len(y) - held)
+    train, test = train_test_split(
+        np.arange(len(y)), test_size=held, random_state=seed, stratify=codes if even else None
+    )
+    mine = None if groups is None else groups[train]
+    return _table(path, (X[train], y[train]), (X[test], y[test]), regression, mine)
+
+
+def _table(
+    path: Path, train: tuple[Array, Array], test: tuple[Array, Array], regression: bool, groups: Array | None = None
+) -> Table:
+    (X, y), (Z, z) = train, test
+    for part, values in (("training", X), ("test", Z)):
+        if not np.isfinite(values).all():
+            raise InvalidInput(f"{path}: {part} features hold NaN or infinite values; expected finite numbers.")
+    if X.shape[1:] != Z.shape[1:]:
+        raise InvalidInput(f"{path}: training inputs are {X.shape[1:]}, test inputs {Z.shape[1:]}; expected the same.")
+    owners = None if groups is None else _tensor(groups, np.int64)
+    inputs = _tensor(X, np.float32), _tensor(Z, np.float32)
+    if regression:
+        try:
+            targets = _tensor(y.astype(np.float32), np.float32), _tensor(z.astype(np.float32), np.float32)
+        except ValueError as error:
+            raise InvalidInput(f"{path}: regression=True, but labels are no numbers ({error}).") from error
+        return Table(path.name, (inputs[0], targets[0]), (inputs[1], targets[1]), None, owners, str(path))
+    names = np.unique(y)
+    if np.issubdtype(names.dtype, np.floating) and (names != names.round()).any():
+        raise InvalidInput(
+            f"{path}: labels such as {names[names != names.round()][0]} are no classes; regression=True?"
+        )
+    unknown = np.setdiff1d(z, names)
+    if len(unknown):
+        raise InvalidInput(f"{path}: the test label {unknown[0]} is in no training sample.")
+    labels = _tensor(np.searchsorted(names, y), np.int64), _tensor(np.searchsorted(names, z), np.int64)
+    shown = [f"{n:g}" if names.dtype.kind == "f" else str(n) for n in names[:20]]
+    about = f"{path}; classes: {', '.join(shown)}{', ...' if len(names) > 20 else ''}"
+    return Table(path.name, (inputs[0], labels[0]), (inputs[1], labels[1]), len(names), owners, about)
+
+
+def _numbers(column: pd.Series) -> Array:
+    """Clients numbered in the order of their names."""
+    return column.factorize(sort=True)[0]
+
+
+def _tensor(values: Array, kind: type) -> Tensor:
+    return torch.from_numpy(np.array(values, dtype=kind, order="C"))

@@ -1,0 +1,57 @@
+"""Data of the Hugging Face hub, through flwr-datasets (an extra)."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedstride.data.table import Table
+from fedstride.errors import InvalidInput
+
+Array = np.ndarray[Any, Any]
+
+
+def read(
+    name: str,
+    *,
+    input: str = "image",
+    label: str = "label",
+    client: str | None = None,
+    train: str = "train",
+    test: str = "test",
+    subset: str | None = None,
+) -> Table:
+    """Columns `input` and `label` of the splits `train` and `test`; `client` names the column of natural clients."""
+    try:
+        flwr_datasets = importlib.import_module("flwr_datasets")
+    except ImportError as error:
+        raise InvalidInput(f"hf:{name} needs flwr-datasets: pip install flwr-datasets pillow") from error
+    try:
+        whole = flwr_datasets.FederatedDataset(dataset=name, subset=subset, partitioners={train: 1}, shuffle=False)
+        splits = [whole.load_split(split) for split in (train, test)]
+    except Exception as error:  # the hub's client raises what it likes
+        raise InvalidInput(f"hf:{name}: cannot be loaded: {type(error).__name__}: {error}") from error
+    for split in splits:
+        for column in (input, label, *((client,) if client and split is splits[0] else ())):
+            if column not in split.column_names:
+                raise InvalidInput(
+                    f"hf:{name}: {column!r} is no column; expected one of: {', '.join(split.column_names)}."
+                )
+    parts = [(_inputs(split[input]), torch.as_tensor(np.asarray(split[label]), dtype=torch.int64)) for split in splits]
+    classes = int(max(targets.max() for _, targets in parts)) + 1
+    groups = None if client is None else torch.from_numpy(np.unique(splits[0][client], return_inverse=True)[1])
+    return Table(
+        f"hf:{name}", parts[0], parts[1], classes, groups, f"Hugging Face, {name}; see its page for the licence"
+    )
+
+
+def _inputs(values: Any) -> torch.Tensor:
+    """Pictures as [n, channels, height, width] in [0, 1], vectors as they are."""
+    array = np.stack([np.asarray(v) for v in values])
+    if array.dtype == np.uint8 and array.ndim >= 3:
+        array = array[:, None] if array.ndim == 3 else np.moveaxis(array, -1, 1)
+        return torch.from_numpy(np.ascontiguousarray(array)).float().div_(255)
+    return torch.from_numpy(array.astype(np.float32)).reshape(len(array), -1)

@@ -1,0 +1,24 @@
+"""The idx format of MNIST and its kin: a big-endian head with type and shape, then the numbers."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+import numpy as np
+
+from fedstride.errors import InvalidInput
+
+TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+
+
+def decode(data: bytes, name: str = "idx") -> np.ndarray[Any, Any]:
+    if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in TYPES:
+        raise InvalidInput(f"{name}: not an idx file; it begins with {data[:4]!r}.")
+    head = 4 + 4 * data[3]
+    shape = struct.unpack(f">{data[3]}I", data[4:head]) if len(data) >= head else ()
+    kind = np.dtype(TYPES[data[2]])
+    if len(data) != head + math.prod(shape) * kind.itemsize:
+        raise InvalidInput(f"{name}: {len(data)} bytes do not fit the shape {shape} in its head; it is cut or damaged.")
+    return np.frombuffer(data, kind, offset=head).reshape(shape).astype(kind.newbyteorder("="))

@@ -1,0 +1,40 @@
+"""Models by name, each with the `features` that MOON needs; any other nn.Module works as well."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fedstride.errors import InvalidInput, nearest
+from fedstride.models.cnn import McMahanCNN, SmallCNN
+from fedstride.models.linear import MLP, Softmax
+from fedstride.models.lstm import CharLSTM
+from fedstride.models.network import Network
+from fedstride.models.resnet import ResNet18
+
+__all__ = ["MODELS", "CharLSTM", "MLP", "McMahanCNN", "Network", "ResNet18", "SmallCNN", "Softmax", "build"]
+
+MODELS: dict[str, Callable[..., Network]] = {
+    "softmax": Softmax,
+    "mlp": MLP,
+    "small_cnn": SmallCNN,
+    "mcmahan_cnn": McMahanCNN,
+    "resnet18": ResNet18,
+    "char_lstm": CharLSTM,
+}
+
+
+def build(name: str, shape: Sequence[int], classes: int, **options: Any) -> Network:
+    """A model for samples of this shape, with one score per class; options are those of the model's class."""
+    if name not in MODELS:
+        raise InvalidInput(f"model={name!r} is unknown; {nearest(str(name), MODELS)}")
+    kind = MODELS[name]
+    known = list(inspect.signature(kind).parameters)[2:]
+    for option in options:
+        if option not in known:
+            hint = nearest(option, known) if known else "it has no options."
+            raise InvalidInput(f"{name}: option {option!r} is unknown; {hint}")
+    if isinstance(classes, bool) or not isinstance(classes, int) or classes < 1:
+        raise InvalidInput(f"{name}: classes={classes!r} is not usable; expected a whole number >= 1 (regression: 1).")
+    return kind(tuple(shape), classes, **options)

@@ -1,0 +1,30 @@
+"""The next character from a window of characters.
+
+McMahan et al. (AISTATS 2017): an embedding of 8 and two LSTM layers of 256 nodes; Caldas et al. LEAF: a benchmark for
+federated settings (2018).
+Deviations: torch's LSTM has two bias vectors per layer, where the papers' programs have one.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from fedstride.models.network import Network, Shape
+
+
+class CharLSTM(Network):
+    """Windows [n, length] of character numbers -> scores of the next one; `classes` is the size of the vocabulary."""
+
+    def __init__(self, shape: Shape, classes: int, embedding: int = 8, hidden: int = 256, layers: int = 2) -> None:
+        super().__init__(_Reader(classes, embedding, hidden, layers), nn.Linear(hidden, classes))
+
+
+class _Reader(nn.Module):
+    def __init__(self, vocabulary: int, embedding: int, hidden: int, layers: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, embedding)
+        self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True)
+
+    def forward(self, windows: Tensor) -> Tensor:
+        states: Tensor = self.lstm(self.embedding(windows))[0]
+        return states[:, -1]

@@ -1,0 +1,48 @@
+"""ResNet-18 for 32 x 32 images, with GroupNorm: batch statistics do not survive clients with few classes.
+
+He, Zhang, Ren, Sun. Deep residual learning for image recognition. CVPR 2016. Wu, He. Group normalization. ECCV 2018.
+Hsieh, Phanishayee, Mutlu, Gibbons. The non-IID data quagmire of decentralized machine learning. ICML 2020.
+Deviations: 3 x 3 stem without pooling, as usual for images this small; 001's program has BatchNorm instead.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedstride.errors import InvalidInput
+from fedstride.models.network import Network, Shape, images
+
+
+class ResNet18(Network):
+    """11,173,962 parameters for ten classes; `width` filters in the stem, `groups` in every GroupNorm."""
+
+    def __init__(self, shape: Shape, classes: int, width: int = 64, groups: int = 32) -> None:
+        channels, _, _ = images("resnet18", shape, least=8)
+        if groups < 1 or width % groups:
+            raise InvalidInput(f"resnet18: groups={groups} does not divide width={width}; expected a divisor of it.")
+        layers: list[nn.Module] = [*_convolution(channels, width, 1, groups), nn.ReLU()]
+        inside = width
+        for outside, stride in ((width, 1), (2 * width, 2), (4 * width, 2), (8 * width, 2)):
+            layers += [Block(inside, outside, stride, groups), Block(outside, outside, 1, groups)]
+            inside = outside
+        super().__init__(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), nn.Linear(inside, classes))
+
+
+class Block(nn.Module):
+    """relu(path(x) + shortcut(x))."""
+
+    def __init__(self, inside: int, outside: int, stride: int, groups: int) -> None:
+        super().__init__()
+        first, second = _convolution(inside, outside, stride, groups), _convolution(outside, outside, 1, groups)
+        self.path = nn.Sequential(*first, nn.ReLU(), *second)
+        same = inside == outside and stride == 1
+        self.shortcut = nn.Identity() if same else nn.Sequential(*_convolution(inside, outside, stride, groups, side=1))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return F.relu(self.path(inputs) + self.shortcut(inputs))
+
+
+def _convolution(inside: int, outside: int, stride: int, groups: int, side: int = 3) -> tuple[nn.Module, nn.Module]:
+    convolution = nn.Conv2d(inside, outside, side, stride, padding=side // 2, bias=False)
+    return convolution, nn.GroupNorm(groups, outside)

@@ -1,0 +1,192 @@
+"""The user's own files: LIBSVM, CSV, Parquet, LEAF."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import importlib.util
+import json
+
+import pytest
+import torch
+
+import fedstride as fs
+
+SVM = "+1 1:0.5 3:2\n-1 2:1\n+1 1:1 2:1 3:1\n-1 3:-4\n" * 5
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, content):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write
+
+
+def rows(table):
+    """All samples with their labels, sorted: what no split may change."""
+    return sorted((x.tolist(), y) for X, t in (table.train, table.test) for x, y in zip(X, t.tolist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    "name, pack", [("a", bytes), ("a.txt", bytes), ("a.bz2", bz2.compress), ("a.gz", gzip.compress)]
+)
+def test_libsvm_plain_and_packed(write, name, pack):
+    table = fs.data.load(write(name, pack(SVM.encode())))
+    one = [([0.5, 0, 2], 1), ([0, 1, 0], 0), ([1, 1, 1], 1), ([0, 0, -4], 0)]
+    assert rows(table) == sorted(one * 5)
+    assert (len(table.train[0]), len(table.test[0]), table.classes, table.groups) == (16, 4, 2, None)
+    assert (table.train[0].dtype, table.train[1].dtype) == (torch.float32, torch.int64)
+    assert torch.bincount(table.test[1]).tolist() == [2, 2]
+
+
+def test_libsvm_with_a_test_file_that_knows_other_features(write):
+    test = write("a.t", "-1 5:1\n")
+    table = fs.data.load(write("a", SVM), test=test)
+    assert table.train[0].shape == (20, 5)
+    assert table.test[0].tolist() == [[0, 0, 0, 0, 1]]
+    assert table.test[1].tolist() == [0]
+
+
+def test_libsvm_regression(write):
+    table = fs.data.load(write("a", "0.5 1:1\n1.5 1:2\n2.5 1:3\n"), regression=True)
+    assert table.classes is None
+    assert table.train[1].dtype == torch.float32
+    assert rows(table) == [([1.0], 0.5), ([2.0], 1.5), ([3.0], 2.5)]
+
+
+def test_the_split_is_seeded(write):
+    path = write("a", "".join(f"{i % 2} 1:{i}\n" for i in range(50)))
+    first, again, other = (fs.data.load(path, seed=s).test[0].flatten().tolist() for s in (0, 0, 1))
+    assert first == again != other
+
+
+CSV = "who,a,b,kind\nzoe,1,2,cat\nbob,3,4,dog\nzoe,5,6,cat\namy,7,8,dog\nbob,9,10,cat\n"
+
+
+def test_csv_with_a_client_column(write):
+    test = write("t.csv", "b,kind,a\n2,dog,1\n")
+    table = fs.data.load(write("d.csv", CSV), label="kind", client="who", test=test)
+    assert table.train[0].tolist() == [[1, 2], [3, 4], [5, 6], [7, 8], [9, 10]]
+    assert table.train[1].tolist() == [0, 1, 0, 1, 0]
+    assert table.groups.tolist() == [2, 1, 2, 0, 1]
+    assert table.test[0].tolist() == [[1, 2]]
+    assert table.test[1].tolist() == [1]
+    assert table.classes == 2
+    assert "cat, dog" in table.about
+
+
+def test_clients_that_are_numbers_keep_their_order(write):
+    table = fs.data.load(
+        write("d.csv", "c,x,label\n10,1,0\n2,2,1\n10,3,0\n"), client="c", test=write("t.csv", "x,label\n1,0\n")
+    )
+    assert table.groups.tolist() == [1, 0, 1]
+
+
+def test_the_groups_follow_the_split(write):
+    path = write("d.csv", "c,x,label\n" + "".join(f"{i % 7},{i},{i % 2}\n" for i in range(70)))
+    table = fs.data.load(path, client="c", test=0.3)
+    assert table.train[0].shape == (49, 1)
+    assert table.groups.tolist() == [int(x) % 7 for x in table.train[0]]
+    federation = fs.data.federate(table, fs.data.partition.natural(table.groups))
+    assert len(federation) == 7
+
+
+def test_csv_packed_with_chosen_features_and_a_folder(write, tmp_path):
+    write("d.csv.gz", gzip.compress(CSV.encode()))
+    table = fs.data.load("d.csv.gz", folder=tmp_path, label="a", features=["b"], regression=True)
+    assert rows(table) == [([2.0], 1.0), ([4.0], 3.0), ([6.0], 5.0), ([8.0], 7.0), ([10.0], 9.0)]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is not None, reason="pyarrow is installed")
+def test_parquet_without_pyarrow_says_what_to_install(write):
+    with pytest.raises(fs.InvalidInput, match="pip install pyarrow"):
+        fs.data.load(write("d.parquet", b"PAR1"))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="pyarrow is not installed")
+def test_parquet(tmp_path):
+    import pandas as pd
+
+    pd.DataFrame({"x": [1.0, 2.0, 3.0], "label": [0, 1, 0]}).to_parquet(tmp_path / "d.parquet")
+    assert rows(fs.data.load(tmp_path / "d.parquet")) == [([1.0], 0), ([2.0], 1), ([3.0], 0)]
+
+
+def leaf(users):
+    data = {u: {"x": x, "y": y} for u, (x, y) in users.items()}
+    return json.dumps({"users": list(users), "num_samples": [len(d["y"]) for d in data.values()], "user_data": data})
+
+
+def test_leaf_with_numbers(write, tmp_path):
+    write("train/a.json", leaf({"u": ([[1, 2, 3, 4], [5, 6, 7, 8]], [3, 9]), "v": ([[0, 0, 0, 1]], [3])}))
+    write("train/b.json", leaf({"w": ([[2, 2, 2, 2]], [9]), "u": ([[1, 1, 1, 1]], [3])}))
+    write("test/a.json", leaf({"u": ([[4, 3, 2, 1]], [9])}))
+    table = fs.data.load(tmp_path, shape=(1, 2, 2))
+    assert table.train[0].shape == (5, 1, 2, 2)
+    assert table.train[0][1].tolist() == [[[5, 6], [7, 8]]]
+    assert table.train[1].tolist() == [0, 1, 0, 1, 0]
+    assert table.groups.tolist() == [0, 0, 1, 2, 0]
+    assert table.test[1].tolist() == [1]
+    assert table.classes == 2
+
+
+def test_leaf_with_text(write, tmp_path):
+    write("train/a.json", leaf({"u": (["abc", "bca"], ["a", "b"])}))
+    write("test/a.json", leaf({"u": (["cab"], ["c"])}))
+    table = fs.data.load(tmp_path)
+    assert table.train[0].tolist() == [[0, 1, 2], [1, 2, 0]]
+    assert table.train[1].tolist() == [0, 1]
+    assert table.test[0].tolist() == [[2, 0, 1]]
+    assert (table.test[1].tolist(), table.classes, table.train[0].dtype) == ([2], 3, torch.int64)
+
+
+BAD_FILES = {
+    "no such thing": ("digit", {}, "did you mean 'digits'"),
+    "no such file": ("nowhere/a.csv", {}, "is no data set, file or folder"),
+    "empty LIBSVM": (("a", ""), {}, "holds no samples"),
+    "text as LIBSVM": (("a", "To be, or not to be\n"), {}, "not a LIBSVM file"),
+    "cut bz2": (("a.bz2", bz2.compress(SVM.encode())[:-9]), {}, "not a LIBSVM file"),
+    "damaged gz": (("d.csv.gz", gzip.compress(CSV.encode())[:-12]), {}, "not a table that can be read"),
+    "too few features": (("a", SVM), {"features": 2}, "not a LIBSVM file"),
+    "too large when dense": (("a", "1 2000000000:1\n" * 9), {}, "GiB as a dense table"),
+    "fractional classes": (("a", "0.5 1:1\n1 1:2\n"), {}, "0.5 are no classes; regression=True"),
+    "test label unseen": (("a", SVM), {"test": ("t", "7 1:1\n")}, "test label 7.0 is in no training sample"),
+    "test file missing": (("a", SVM), {"test": "nowhere"}, "nowhere: not a LIBSVM file"),
+    "test share": (("a", SVM), {"test": 1.0}, "test=1.0"),
+    "one sample": (("a", "1 1:1\n"), {}, "one sample"),
+    "unknown option": (("a", SVM), {"labell": "x"}, "no option 'labell'"),
+    "near option": (("d.csv", CSV), {"labels": "kind"}, "did you mean 'label'"),
+    "empty CSV": (("d.csv", ""), {}, "not a table"),
+    "head only": (("d.csv", "a,label\n"), {}, "holds no rows"),
+    "label column": (("d.csv", CSV), {}, "label='label' is no column; expected one of: who, a, b, kind"),
+    "client column": (("d.csv", CSV), {"label": "kind", "client": "whom"}, "client='whom' is no column"),
+    "feature column": (("d.csv", CSV), {"label": "kind", "features": ["c"]}, "features='c' is no column"),
+    "text as a feature": (("d.csv", CSV), {"label": "kind"}, "column 'who' holds 'zoe'"),
+    "no features": (("d.csv", "label\n1\n0\n"), {}, "no feature columns"),
+    "empty cell": (("d.csv", "x,label\n1,0\n,1\n"), {}, "column 'x' is empty in row 1"),
+    "infinite": (("d.csv", "x,label\n1,0\ninf,0\n2,1\n"), {"test": ("t.csv", "x,label\n1,1\n")}, "NaN or infinite"),
+    "text as a number": (("d.csv", "x,label\n1,a\n2,b\n"), {"regression": True}, "labels are no numbers"),
+    "no json": (("train/readme", ""), {"as": "folder"}, "no .json files"),
+    "json of another kind": (("train/a.json", "[1]"), {"as": "folder"}, "not a LEAF file"),
+    "cut json": (("train/a.json", leaf({"u": ([[1]], [0])})[:-9]), {"as": "folder"}, "not a LEAF file"),
+    "uneven user": (("train/a.json", leaf({"u": ([[1]], [0, 1])})), {"as": "folder"}, "'u' has not as many x as y"),
+    "ragged": (("train/a.json", leaf({"u": ([[1], [1, 2]], [0, 1])})), {"as": "folder"}, "make no table"),
+    "unknown character": (("train/a.json", leaf({"u": (["ab"], ["z"])})), {"as": "folder"}, "'z' is in no training"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_bad_files_are_refused_by_name(write, tmp_path, case):
+    given, options, message = BAD_FILES[case]
+    options = dict(options)
+    path = given if isinstance(given, str) else write(*given)
+    if isinstance(options.get("test"), tuple):
+        options["test"] = write(*options["test"])
+    if options.pop("as", None):
+        path = tmp_path
+        write("test/a.json", leaf({"u": ([[1]], [0])}))
+    with pytest.raises(fs.InvalidInput, match=message):
+        fs.data.load(path, **options)

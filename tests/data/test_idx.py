@@ -1,0 +1,34 @@
+"""idx files: every type, and cut ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import fedstride as fs
+from fedstride.data import idx
+from tests.data import raw
+
+
+@pytest.mark.parametrize("kind", raw.CODES)
+@pytest.mark.parametrize("shape", [(5,), (4, 2, 3), (0, 2)])
+def test_idx_comes_back(kind, shape):
+    array = np.arange(np.prod(shape)).reshape(shape).astype(kind)
+    found = idx.decode(raw.idx(array))
+    assert found.dtype == array.dtype
+    assert np.array_equal(found, array)
+
+
+GOOD = raw.idx(np.arange(12, dtype=np.int32).reshape(3, 4))
+
+
+@pytest.mark.parametrize("data", [b"", b"\0\0", b"\1\0" + GOOD[2:], b"\0\0\7" + GOOD[3:]])
+def test_what_is_no_idx_is_refused(data):
+    with pytest.raises(fs.InvalidInput, match="labels: not an idx file"):
+        idx.decode(data, "labels")
+
+
+@pytest.mark.parametrize("data", [GOOD[:-1], GOOD + b"\0", GOOD[:9]])
+def test_a_cut_idx_is_refused(data):
+    with pytest.raises(fs.InvalidInput, match=r"labels: .* cut or damaged"):
+        idx.decode(data, "labels")

@@ -1,0 +1,44 @@
+"""PNG: every filter, and what is not PNG."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import fedstride as fs
+from fedstride.data import png
+from tests.data import raw
+
+PIXELS = {c: np.random.default_rng(c).integers(0, 256, (6, 5, c)).astype(np.uint8) for c in (1, 3, 4)}
+
+
+@pytest.mark.parametrize("channels", PIXELS)
+@pytest.mark.parametrize("filters", [[k] * 6 for k in range(5)] + [[4, 3, 2, 1, 0, 4]], ids=str)
+def test_every_filter_is_undone(channels, filters):
+    assert np.array_equal(png.decode(raw.png(PIXELS[channels], filters)), PIXELS[channels])
+
+
+def test_paeth_ties_on_flat_pictures():
+    flat = np.full((6, 5, 3), 200, np.uint8)
+    assert np.array_equal(png.decode(raw.png(flat, [4] * 6)), flat)
+
+
+GOOD = raw.png(PIXELS[3], [1] * 6)
+BAD = {
+    "another format": (b"GIF89a", "does not begin as PNG"),
+    "nothing": (b"", "does not begin as PNG"),
+    "cut": (GOOD[:-20], "pic.png: not a PNG"),
+    "cut before the end": (GOOD[:-12], "pic.png: not a PNG"),
+    "a wrong byte": (GOOD[:70] + bytes([GOOD[70] ^ 1]) + GOOD[71:], "is damaged"),
+    "16 bits": (raw.png(PIXELS[3], [1] * 6, depth=16), "depth 16"),
+    "palette": (raw.png(PIXELS[1], [1] * 6, colour=3), "colour type 3"),
+    "interlaced": (raw.png(PIXELS[3], [1] * 6, interlaced=1), "interlaced 1"),
+    "missing lines": (raw.png(PIXELS[3], [1] * 5), "pic.png: not a PNG"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_no_png_is_refused(case):
+    data, message = BAD[case]
+    with pytest.raises(fs.InvalidInput, match=message):
+        png.decode(data, "pic.png")

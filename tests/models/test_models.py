@@ -1,0 +1,142 @@
+"""The models: sizes known from the papers, features before the head, and a round of MOON each."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import fedstride as fs
+from fedstride import models
+
+IMAGE = (1, 28, 28)
+TINY = {
+    "softmax": ((5,), {}),
+    "mlp": ((2, 3), {"hidden": (4, 3)}),
+    "small_cnn": ((1, 16, 18), {"width": 2, "hidden": 5}),
+    "mcmahan_cnn": ((1, 8, 8), {"width": 2, "hidden": 5}),
+    "resnet18": ((3, 8, 8), {"width": 2, "groups": 1}),
+    "char_lstm": ((6,), {"embedding": 2, "hidden": 4, "layers": 2}),
+}
+COUNTS = [
+    ("softmax", IMAGE, 10, {}, 7_850),
+    ("mlp", IMAGE, 10, {}, 199_210),  # McMahan et al.'s "2NN"
+    ("small_cnn", IMAGE, 10, {}, 21_840),
+    ("mcmahan_cnn", IMAGE, 10, {}, 1_663_370),
+    ("mcmahan_cnn", IMAGE, 10, {"padding": False}, 582_026),
+    ("resnet18", (3, 32, 32), 10, {}, 11_173_962),
+    # embedding + two layers with two biases each + head
+    ("char_lstm", (80,), 80, {}, 80 * 8 + 1024 * (8 + 256 + 2) + 1024 * (512 + 2) + 257 * 80),
+]
+
+
+def tiny(name: str, classes: int = 3) -> nn.Module:
+    shape, options = TINY[name]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return models.build(name, shape, classes, **options)
+
+
+def samples(name: str, n: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    source = torch.Generator().manual_seed(seed)
+    shape = (n, *TINY[name][0])
+    if name == "char_lstm":
+        return torch.randint(3, shape, generator=source)
+    return torch.rand(shape, generator=source).to(dtype)
+
+
+def test_every_model_has_a_tiny_twin_here():
+    assert set(TINY) == set(models.MODELS)
+
+
+@pytest.mark.parametrize(("name", "shape", "classes", "options", "count"), COUNTS)
+def test_the_number_of_parameters(name, shape, classes, options, count):
+    model = models.build(name, shape, classes, **options)
+    assert sum(p.numel() for p in model.parameters()) == count
+    inputs = torch.zeros(2, *shape, dtype=torch.long if name == "char_lstm" else torch.float32)
+    with torch.no_grad():
+        assert model.eval()(inputs).shape == (2, classes)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_forward_is_the_head_on_the_features(name):
+    model, inputs = tiny(name).eval(), samples(name, 4)
+    z = model.features(inputs)
+    assert z.dim() == 2 and z.shape[1] == model.head.in_features
+    assert torch.equal(model(inputs), model.head(z))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", TINY)
+def test_gradients_reach_every_parameter(name, dtype):
+    model = tiny(name).to(dtype).eval()
+    output = model(samples(name, 8, dtype=dtype))
+    assert output.dtype == dtype
+    nn.functional.cross_entropy(output, torch.arange(8) % 3).backward()
+    assert all(bool((p.grad != 0).any()) for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_copy_computes_the_same_and_is_its_own(name):
+    model, inputs = tiny(name).eval(), samples(name, 3)
+    twin = copy.deepcopy(model)
+    before = model(inputs)
+    assert torch.equal(twin(inputs), before)
+    with torch.no_grad():
+        for p in twin.parameters():
+            p.add_(1)
+    assert torch.equal(model(inputs), before)
+    assert not torch.equal(twin(inputs), before)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_round_of_moon(name):
+    model = tiny(name)
+    clients = [(samples(name, 6, seed), torch.arange(6) % 3) for seed in (1, 2)]
+    run = fs.train(model, "cross_entropy", clients, "moon", rounds=1, batch_size=3, test=clients[0])
+    assert bool(torch.isfinite(run.x).all())
+    start = nn.utils.parameters_to_vector(model.parameters())
+    assert not torch.equal(run.x, start)
+    assert torch.equal(run.model(clients[0][0]), run.model.head(run.model.features(clients[0][0])))
+
+
+def test_dropout_acts_in_training_only_and_can_be_turned_off():
+    inputs = torch.rand(4, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    model = models.build("small_cnn", IMAGE, 10)
+    assert not torch.equal(model(inputs), model(inputs))
+    model.eval()
+    assert torch.equal(model(inputs), model(inputs))
+    calm = models.build("small_cnn", IMAGE, 10, dropout=0.0).train()
+    assert torch.equal(calm(inputs), calm(inputs))
+    assert not [m for m in calm.modules() if isinstance(m, nn.Dropout | nn.Dropout2d)]
+
+
+def test_the_lstm_reads_the_whole_window():
+    model = tiny("char_lstm")
+    one = torch.zeros(1, 6, dtype=torch.long)
+    other = one.clone()
+    other[0, 0] = 1
+    assert not torch.equal(model(one), model(other))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "says"),
+    [
+        (("resnet", (3, 32, 32), 10), {}, "did you mean 'resnet18'"),
+        (("vgg", (3, 32, 32), 10), {}, "expected one of: char_lstm, mcmahan_cnn"),
+        (("mlp", (4,), 3), {"hiden": (3,)}, "did you mean 'hidden'"),
+        (("softmax", (4,), 3), {"width": 3}, "it has no options"),
+        (("softmax", (4,), 0), {}, "classes=0"),
+        (("softmax", (4,), None), {}, "regression: 1"),
+        (("small_cnn", (1, 8, 8), 10), {}, "at least 16 x 16"),
+        (("mcmahan_cnn", (64,), 10), {}, "(channels, height, width)"),
+        (("small_cnn", IMAGE, 10), {"dropout": 1.0}, "dropout=1.0"),
+        (("resnet18", (3, 32, 32), 10), {"groups": 5}, "does not divide"),
+    ],
+)
+def test_what_cannot_be_built_says_why(arguments, options, says):
+    with pytest.raises(fs.InvalidInput) as caught:
+        models.build(*arguments, **options)
+    assert says in str(caught.value)
