@@ -16,7 +16,7 @@ ORDER = [
     *("client.step", "client.local", "client"),
     *("wire", "server", "algorithm", "recipes", "sampling", "work"),
     *("data", "engine", "history", "checkpoint", "result", "session", "check", "run", "optim", "models"),
-    *("config", "live", "job"),
+    *("loggers", "config", "live", "job"),
     *("verify", "papers", "bench", "report", "cli"),
 ]
 PLANNED = {"papers"}

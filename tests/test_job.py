@@ -154,3 +154,10 @@ def test_ctrl_c_stops_after_the_round_and_says_how_to_go_on(tmp_path):
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130 and "--resume" in said
     assert job.status(out) == "started"
+
+
+def test_normalised_inputs_have_mean_0_and_deviation_1():
+    table = job.normalised(job.data.load("digits"))
+    inputs = table.train[0]
+    assert abs(float(inputs.mean())) < 1e-5 and abs(float(inputs.std()) - 1) < 1e-3
+    assert table.test[0].shape == job.data.load("digits").test[0].shape

@@ -31,6 +31,7 @@ class Data(Part):
     samples: int | None = Field(None, ge=1, description="samples per client; None: as many as there are")
     alpha: float = Field(0.1, gt=0, description="concentration of the Dirichlet partitions; smaller is more unequal")
     classes: int = Field(2, ge=1, description="classes (pathological) or shards (shards) per client")
+    normalise: bool = Field(False, description="inputs to mean 0 and deviation 1, per channel, over the training set")
     seed: int = Field(0, ge=0, description="of the partition")
 
 
@@ -80,11 +81,17 @@ class Config(Part):
         return recipe(**{k: tuple(v) if isinstance(v, list) else v for k, v in arguments.items()})
 
 
-IMAGES = {"partition": "dirichlet", "clients": 100, "samples": 500}
+IMAGES = {"partition": "dirichlet", "clients": 100, "samples": 500, "normalise": True}
 TASKS: dict[str, dict[str, Any]] = {
     "digits": {},
     "breast_cancer": {
-        "data": {"source": "breast_cancer", "partition": "dirichlet_split", "clients": 20, "alpha": 0.5},
+        "data": {
+            "source": "breast_cancer",
+            "partition": "dirichlet_split",
+            "clients": 20,
+            "alpha": 0.5,
+            "normalise": True,
+        },
         "model": {"name": "softmax"},
     },
     "mnist": {"data": {"source": "mnist", **IMAGES}, "model": {"name": "small_cnn"}, "training": {"batch_size": 64}},
@@ -94,7 +101,7 @@ TASKS: dict[str, dict[str, Any]] = {
         "training": {"batch_size": 64, "rounds": 150},
     },
     "mnist_writers": {
-        "data": {"source": "mnist_writers", "partition": "natural", "clients": 539},
+        "data": {"source": "mnist_writers", "partition": "natural", "clients": 539, "normalise": True},
         "model": {"name": "small_cnn"},
         "training": {"batch_size": 20, "rounds": 100},
     },
@@ -104,7 +111,14 @@ TASKS: dict[str, dict[str, Any]] = {
         "training": {"batch_size": 64, "rounds": 100},
     },
     "covtype": {
-        "data": {"source": "covtype", "partition": "dirichlet", "clients": 100, "samples": 1000, "alpha": 1.0},
+        "data": {
+            "source": "covtype",
+            "partition": "dirichlet",
+            "clients": 100,
+            "samples": 1000,
+            "alpha": 1.0,
+            "normalise": True,
+        },
         "model": {"name": "softmax"},
         "training": {"batch_size": 50, "rounds": 100},
     },

@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -46,11 +46,25 @@ class Job:
 def prepare(config: Config) -> Job:
     """Load the data, deal it out, build the model."""
     table = data.load(config.data.source, folder=config.data.folder)
+    if config.data.normalise:
+        table = normalised(table)
     clients = data.federate(table, deal(table, config.data))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.model.seed)
         model = models.build(config.model.name, tuple(table.train[0].shape[1:]), table.classes or 1)
     return Job(config, clients, table.test, table.classes, model)
+
+
+def normalised(table: data.Table) -> data.Table:
+    """Inputs shifted and scaled to mean 0 and deviation 1 over the training set: per channel, or per feature."""
+    inputs = table.train[0]
+    if not inputs.is_floating_point():
+        raise InvalidInput(f"data.normalise: the inputs of {table.name} are no real numbers; set it to false.")
+    over = [d for d in range(inputs.dim()) if d != 1]
+    mean, deviation = inputs.mean(over, keepdim=True), inputs.std(over, keepdim=True)
+    deviation = torch.where(deviation > 0, deviation, 1.0)
+    (X, y), (X_test, y_test) = table.train, table.test
+    return replace(table, train=((X - mean) / deviation, y), test=((X_test - mean) / deviation, y_test))
 
 
 def deal(table: data.Table, d: Data) -> list[Tensor]:
@@ -66,7 +80,7 @@ def deal(table: data.Table, d: Data) -> list[Tensor]:
         "dirichlet_split": lambda: p.dirichlet_split(labels, d.clients, d.seed, alpha=d.alpha),
         "pathological": lambda: p.pathological(labels, d.clients, d.seed, classes=d.classes),
         "shards": lambda: p.shards(labels, d.clients, d.seed, shards=d.classes),
-        "quantity": lambda: p.quantity(labels, d.clients, d.seed, low=max(1, samples // 5), high=samples),
+        "quantity": lambda: p.quantity(labels, d.clients, d.seed, low=max(1, samples // 5), high=samples, alpha=d.alpha),
     }
     return makers[d.partition]()
 

@@ -21,12 +21,11 @@ QUARTILES = ("min", "q25", "median", "q75", "max")  # of the history's client_st
 def numbers_of(row: Row) -> Iterator[tuple[str, float]]:
     """Every number of a row under its name; those of a list as name/median or name/0; what is None has none."""
     for name, value in row.items():
-        if name == "round":  # it is the step under which the others are logged
-            continue
-        several = isinstance(value, list | tuple)
-        parts = QUARTILES if name == "client_steps" else range(len(value)) if several else ()
-        found = {f"{name}/{part}": v for part, v in zip(parts, value, strict=True)} if several else {name: value}
-        yield from ((key, float(v)) for key, v in found.items() if isinstance(v, Real))
+        if isinstance(value, list | tuple):
+            parts = QUARTILES if name == "client_steps" else map(str, range(len(value)))
+            yield from numbers_of({f"{name}/{part}": v for part, v in zip(parts, value, strict=True)})
+        elif isinstance(value, Real) and name != "round":  # the round is what the others are logged under
+            yield name, float(value)
 
 
 class JsonLines:

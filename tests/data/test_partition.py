@@ -64,11 +64,11 @@ def test_dirichlet_with_a_number_for_each_client(data, problem):
 
 @pytest.mark.parametrize("alpha", [0.1, 1.0, 10.0])
 def test_the_mix_of_dirichlet_has_concentration_alpha_times_the_prior(alpha):
-    """E sum f^2 = 1/m + (1 - 1/m) E sum q^2, where q ~ Dir(alpha p) has E q^2 = p (1 - p) / (alpha + 1) + p^2."""
+    """E sum f^2 = 1/m + (1 - 1/m) E sum q^2, where q ~ Dir(alpha N p) has E q^2 = p (1 - p) / (alpha N + 1) + p^2."""
     labels = torch.arange(10).repeat_interleave(torch.tensor([10_000, 30_000] * 5))
     parts = partition.dirichlet(labels, 1000, 0, alpha, samples=50)
     p, m = torch.tensor([0.05, 0.15] * 5), 50
-    q_squared = (p * (1 - p) / (alpha + 1) + p**2).sum()
+    q_squared = (p * (1 - p) / (len(p) * alpha + 1) + p**2).sum()
     f = partition.histogram(labels, parts, 10) / m
     assert float((f**2).sum(1).mean()) == pytest.approx(float(1 / m + (1 - 1 / m) * q_squared), abs=0.02)
     assert torch.allclose(f.mean(0), p, atol=0.05)

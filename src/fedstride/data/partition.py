@@ -33,8 +33,9 @@ def dirichlet(
 ) -> Parts:
     """Each client draws its class mix q ~ Dir(alpha p), p the mix of all samples, then its samples from q (001 B.9).
 
-    `samples` for each client (None: as many as all can have). A class that runs out leaves the mix. p sums to one,
-    so that each of N even classes has the concentration alpha / N.
+    `samples` for each client (None: as many as all can have). A class that runs out leaves the mix. The entries of p
+    average one: each of N even classes has the concentration alpha, as 001 describes its Fig. 8 (alpha = 1: fairly
+    diverse clients; 0.01: many with one or two classes) and as `dirichlet_split` means it.
     """
     random = _random("dirichlet", labels, clients, seed)
     positive("dirichlet", alpha=alpha)
@@ -42,7 +43,7 @@ def dirichlet(
     pools, counts = _by_class("dirichlet", labels, random)
     prior, left, parts = counts / counts.sum(), counts.copy(), []
     for size in sizes:
-        q = random.dirichlet(alpha * prior)
+        q = random.dirichlet(alpha * len(prior) * prior)
         take = np.zeros_like(left)
         # A draw that meets an empty class is drawn again; in which order does not change the law of the counts.
         while missing := size - take.sum():
