@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -44,9 +46,10 @@ def test_every_python_block_is_executed(page):
 @pytest.mark.parametrize("page", [p for p in PAGES if "```python" in p.read_text()], ids=name)
 def test_the_blocks_of_a_page_run_in_order_and_print_what_it_says(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    space: dict[str, object] = {"__name__": "page"}
+    space = types.ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", space)  # dataclasses look up the module they are written in
     for code, says in BLOCK.findall(page.read_text()):
-        exec(compile(code, page.name, "exec"), space)
+        exec(compile(code, page.name, "exec"), space.__dict__)
         printed = capsys.readouterr().out
         assert [line.rstrip() for line in printed.splitlines()] == says.splitlines()
 

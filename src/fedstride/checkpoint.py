@@ -22,10 +22,14 @@ def replace_file(path: Path, write: Any) -> None:
     """Write a new file beside the old one, flush it, then take its place: a crash leaves one of the two whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(path.name + ".new")
-    write(new)
-    with open(new, "rb") as file:
-        os.fsync(file.fileno())
-    os.replace(new, path)
+    try:
+        write(new)
+        with open(new, "rb") as file:
+            os.fsync(file.fileno())
+        new.chmod(0o644)  # safetensors writes for its owner alone
+        os.replace(new, path)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:

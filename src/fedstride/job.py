@@ -80,7 +80,9 @@ def deal(table: data.Table, d: Data) -> list[Tensor]:
         "dirichlet_split": lambda: p.dirichlet_split(labels, d.clients, d.seed, alpha=d.alpha),
         "pathological": lambda: p.pathological(labels, d.clients, d.seed, classes=d.classes),
         "shards": lambda: p.shards(labels, d.clients, d.seed, shards=d.classes),
-        "quantity": lambda: p.quantity(labels, d.clients, d.seed, low=max(1, samples // 5), high=samples, alpha=d.alpha),
+        "quantity": lambda: p.quantity(
+            labels, d.clients, d.seed, low=max(1, samples // 5), high=samples, alpha=d.alpha
+        ),
     }
     return makers[d.partition]()
 

@@ -12,8 +12,8 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from typer.testing import CliRunner
 
 import fedstride as fs
+from fedstride.cli.data import app
 from fedstride.data import cache, sources
-from fedstride.data.cli import app
 from tests.data import raw
 
 

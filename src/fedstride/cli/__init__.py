@@ -14,9 +14,9 @@ from rich.table import Table
 
 import fedstride
 from fedstride.cli.common import Json
+from fedstride.cli.data import app as data
 from fedstride.cli.run import compare, report, run
 from fedstride.cli.verify import verify
-from fedstride.data.cli import app as data
 from fedstride.recipes import RECIPES
 
 app = typer.Typer(name="fedstride", no_args_is_help=True, add_completion=False)

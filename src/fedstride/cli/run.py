@@ -96,7 +96,8 @@ def compare(
             "runs": [r for r in listed if (folder / r["folder"] / "history.jsonl").is_file()],
         }
         replace_file(folder / "compare.json", lambda new: new.write_text(json.dumps(index, indent=2)))
-        Console().print(_table(folder, index))
+        console = Console()
+        console.print(_table(folder, index), width=None if console.is_terminal else 110)
         typer.echo(f"report: {write(folder)}")
 
 
@@ -158,7 +159,7 @@ def _table(folder: Path, index: dict[str, Any]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     target = index["target"]
     reach = [] if target is None else [f"to {100 * target:g} %"]
-    for title in ("algorithm", "accuracy", *reach, "loss", "MB", "gradients"):
+    for title in ("algorithm", "accuracy", *reach, "loss", "MB", "gradients", "forwards"):
         table.add_column(title, justify="left" if title == "algorithm" else "right", no_wrap=True)
     for name in dict.fromkeys(r["algorithm"] for r in index["runs"]):
         of = [r["folder"] for r in index["runs"] if r["algorithm"] == name]
@@ -175,7 +176,7 @@ def _table(folder: Path, index: dict[str, Any]) -> Table:
             *([_rounds(to_target)] if reach else []),
             _spread([r["test_loss"] for r in last], "", 3),
             f"{statistics.mean(sum(r['bytes_up'] + r['bytes_down'] for r in h) for h in histories) / 1e6:.1f}",
-            f"{statistics.mean(sum(r['gradients'] for r in h) for h in histories):.0f}",
+            *(f"{statistics.mean(sum(r[key] for r in h) for h in histories):.0f}" for key in ("gradients", "forwards")),
         )
     return table
 

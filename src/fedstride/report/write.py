@@ -150,6 +150,7 @@ def _table(comparison: Comparison) -> dict[str, Any]:
             cells[f"Rounds to {100 * goal:g} %"] = _reached([rounds_to(run, goal) for run in runs])
         cells["Traffic"] = size(mean(run.total("bytes_up", "bytes_down") for run in done)) if done else "–"
         cells["Sample gradients"] = short(mean(run.total("gradients") for run in done)) if done else "–"
+        cells["Forward passes"] = short(mean(run.total("forwards") for run in done)) if done else "–"
         early = sum(len(run.rows) < longest for run in runs)
         of = f"{early} of {len(runs)} " if len(runs) > 1 else ""
         rows.append({"name": name, "cells": cells, "note": f"{of}stopped early" if early else ""})

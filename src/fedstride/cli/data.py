@@ -17,25 +17,15 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from torch import Tensor
 
+from fedstride.cli.common import Json, errors_without_traceback
 from fedstride.data import cache
 from fedstride.data.fetch import Tell
 from fedstride.data.sources import SOURCES, get, load
-from fedstride.errors import FedstrideError
 
 app = typer.Typer(no_args_is_help=True, help="Data sets: what there is, get one, look at one.")
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 Folder = Annotated[
     Path | None, typer.Option(help="Where the raw files are, if this machine cannot download them.", show_default=False)
 ]
-
-
-@contextmanager
-def _errors_without_traceback() -> Iterator[None]:
-    try:
-        yield
-    except FedstrideError as error:
-        Console(stderr=True).print(f"Error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(2) from error
 
 
 def _there(name: str) -> str:
@@ -74,7 +64,7 @@ def list_(as_json: Json = False) -> None:
 def get_(name: str, folder: Folder = None) -> None:
     """Put a data set into the cache, checked; does nothing if it is there."""
     start = time.perf_counter()
-    with _errors_without_traceback(), _progress(name) as tell:
+    with errors_without_traceback(), _progress(name) as tell:
         place = get(name, folder, tell)
     if place is None:
         typer.echo(f"{name} is embedded: nothing to get")
@@ -99,7 +89,7 @@ def _progress(name: str) -> Iterator[Tell]:
 @app.command("info")
 def info(name: str, folder: Folder = None, as_json: Json = False) -> None:
     """Counts, labels, origin and licence of a data set, which is got first if it is not there."""
-    with _errors_without_traceback(), _progress(name) as tell:
+    with errors_without_traceback(), _progress(name) as tell:
         if name in SOURCES:
             get(name, folder, tell)
         table = load(name, folder=folder)
