@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -96,8 +97,8 @@ def compare(
             "runs": [r for r in listed if (folder / r["folder"] / "history.jsonl").is_file()],
         }
         replace_file(folder / "compare.json", lambda new: new.write_text(json.dumps(index, indent=2)))
-        console = Console()
-        console.print(_table(folder, index), width=None if console.is_terminal else 110)
+        width = None if sys.stdout.isatty() else 110  # a file has room
+        Console(width=width).print(_table(folder, index))
         typer.echo(f"report: {write(folder)}")
 
 
