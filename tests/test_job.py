@@ -161,3 +161,41 @@ def test_normalised_inputs_have_mean_0_and_deviation_1():
     inputs = table.train[0]
     assert abs(float(inputs.mean())) < 1e-5 and abs(float(inputs.std()) - 1) < 1e-3
     assert table.test[0].shape == job.data.load("digits").test[0].shape
+
+
+def test_a_csv_file_of_ones_own_is_trained_on_by_its_natural_clients(tmp_path):
+    source = torch.Generator().manual_seed(0)
+    lines = ["a,b,kind,who"]
+    for i in range(120):
+        a, b = torch.randn(2, generator=source).tolist()
+        lines.append(f"{a},{b},{int(a > b)},{'xyz'[i % 3]}")
+    (tmp_path / "mine.csv").write_text("\n".join(lines))
+    settings = [f"data.source={tmp_path / 'mine.csv'}", 'data.options={label = "kind", client = "who"}']
+    config = small(*settings, "data.partition=natural", "training.rounds=20")
+    run = job.execute(job.prepare(config), tmp_path / "run")
+    assert resolve(file=tmp_path / "run" / "config.toml") == config
+    assert len(json.loads((tmp_path / "run" / "clients.json").read_text())["sizes"]) == 3
+    assert run.history[-1]["test_accuracy"] > 0.8
+
+
+def test_on_a_terminal_there_is_a_bar(tmp_path):
+    import os
+    import pty
+
+    main, child = pty.openpty()
+    arguments = [part for text in (*SMALL, "training.rounds=40") for part in ("--set", text)]
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from fedstride.cli import app; app()", "run", "--out", str(tmp_path / "r"), *arguments],
+        stdout=child,
+        stderr=child,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "160"},
+    )
+    os.close(child)
+    shown = b""
+    while True:
+        try:
+            shown += os.read(main, 4096)
+        except OSError:  # the other end is closed
+            break
+    assert process.wait() == 0
+    assert b"/40" in shown and b"accuracy" in shown and b"report.html" in shown

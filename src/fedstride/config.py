@@ -24,6 +24,7 @@ class Part(BaseModel):
 class Data(Part):
     source: str = Field("digits", description="a name of `fedstride data list`, or a file or folder")
     folder: str | None = Field(None, description="where to look for the source's files, besides the cache")
+    options: dict[str, Any] = Field({}, description="of the reader, such as label and client columns of a CSV file")
     partition: Literal["iid", "dirichlet", "dirichlet_split", "pathological", "shards", "quantity", "natural"] = Field(
         "shards", description="who gets which samples"
     )
@@ -184,6 +185,8 @@ def _lines(kind: type[Part], values: dict[str, Any], meanings: bool) -> list[str
 def _toml(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + "}"
     return json.dumps(NOTHING if value is None else value)
 
 
