@@ -7,7 +7,7 @@ from pathlib import Path
 
 import fedstride as fs
 
-MODULES = {"data", "engine", "models", "optim", "recipes"}
+MODULES = {"data", "engine", "loggers", "models", "optim", "recipes"}
 STEPS = {"Adagrad", "Adam", "Armijo", "CappedPolyak", "Constant", "DeltaSGD", "Momentum", "PerStep", "Polyak"}
 SCHEDULES = {"Exponential", "Stepwise"}
 OBJECTIVES = {"FedDynObjective", "FedSplitProx", "Moon", "Plain", "Proximal"}

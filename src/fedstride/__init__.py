@@ -1,6 +1,6 @@
 """Federated learning that finds its own step sizes."""
 
-from fedstride import data, engine, models, optim, recipes
+from fedstride import data, engine, loggers, models, optim, recipes
 from fedstride.algorithm import Algorithm
 from fedstride.client.drift import GradientCorrection, Scaffold
 from fedstride.client.gradient import IAG, Minibatch, Noisy

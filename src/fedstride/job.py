@@ -51,7 +51,8 @@ def prepare(config: Config) -> Job:
     clients = data.federate(table, deal(table, config.data))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.model.seed)
-        model = models.build(config.model.name, tuple(table.train[0].shape[1:]), table.classes or 1)
+        shape, classes = tuple(table.train[0].shape[1:]), table.classes or 1
+        model = models.build(config.model.name, shape, classes, **config.model.options)
     return Job(config, clients, table.test, table.classes, model)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -97,3 +100,14 @@ def test_impossible_numbers_are_refused(bad):
 
 def test_engines_by_name():
     assert engine("auto") == engine("local") == fs.engine.Local()
+
+
+def test_a_script_that_trains_ends_well():
+    """Worker threads must not outlive the interpreter: its exit code is what make and CI see."""
+    script = (
+        "import torch, fedstride as fs\n"
+        "data = [(torch.randn(8, 5), torch.randint(0, 3, (8,))) for _ in range(6)]\n"
+        "fs.train(torch.nn.Linear(5, 3), 'cross_entropy', data, rounds=2, engine=fs.engine.Local(workers=3))\n"
+    )
+    ended = [subprocess.run([sys.executable, "-c", script], capture_output=True).returncode for _ in range(4)]
+    assert ended == [0] * 4

@@ -9,8 +9,9 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,12 +36,6 @@ def cores() -> int:
 
 def _col(like: Tensor, values: Sequence[int]) -> Col:
     return like.new_tensor(values)[:, None]
-
-
-def _start(device: torch.device) -> None:
-    """A worker thread: one intra-op thread, and the default device of the thread that trains."""
-    torch.set_num_threads(1)
-    torch.set_default_device(device)
 
 
 @contextmanager
@@ -80,7 +75,8 @@ class LocalClients:
         # Dropout draws from one generator per process: such models take one worker, for the sake of the bits.
         on_cpu = next(task.model.parameters()).device.type == "cpu"
         workers = 1 if task.random or not on_cpu else engine.workers or cores()
-        self.pool = ThreadPoolExecutor(workers, "fedstride", initializer=_start, initargs=(torch.get_default_device(),))
+        self.pool = ThreadPoolExecutor(workers, "fedstride", initializer=torch.set_num_threads, initargs=(1,))
+        self.default = torch.get_default_device()
 
     def exchange(
         self, work: Work, x: Vec, stats: Vec, broadcast: State, round: int, cohort: Sequence[tuple[int, int]]
@@ -91,7 +87,8 @@ class LocalClients:
         def one(number: int, positions: list[int]) -> None:
             clients = [cohort[p][0] for p in positions]
             try:
-                upload = self._work(work, x, stats, broadcast, round, [cohort[p] for p in positions])
+                with self._default_device():
+                    upload = self._work(work, x, stats, broadcast, round, [cohort[p] for p in positions])
             except Exception as error:
                 error.add_note(f"fedstride: in round {round + 1}, while working for client(s) {clients}")
                 raise
@@ -178,8 +175,12 @@ class LocalClients:
         replica.bind_stats(stats)
         replica.module.eval()
         inputs, targets = (t.to(replica.device) for t in batch)
-        with torch.no_grad():
+        with torch.no_grad(), self._default_device():
             return replica.module(inputs), targets
+
+    def _default_device(self) -> AbstractContextManager[Any]:
+        """Torch's default device is a thread's own; asked for only where it is not the CPU, because it costs."""
+        return nullcontext() if self.default.type == "cpu" else self.default
 
     def _replica(self) -> Replica:
         if not hasattr(self.here, "replica"):
