@@ -83,6 +83,7 @@ class Config(Part):
         return recipe(**{k: tuple(v) if isinstance(v, list) else v for k, v in arguments.items()})
 
 
+CNN = {"name": "small_cnn", "options": {"dropout": 0}}  # dropout would keep the clients from running in parallel
 IMAGES = {"partition": "dirichlet", "clients": 100, "samples": 500, "normalise": True}
 TASKS: dict[str, dict[str, Any]] = {
     "digits": {},
@@ -96,20 +97,20 @@ TASKS: dict[str, dict[str, Any]] = {
         },
         "model": {"name": "softmax"},
     },
-    "mnist": {"data": {"source": "mnist", **IMAGES}, "model": {"name": "small_cnn"}, "training": {"batch_size": 64}},
+    "mnist": {"data": {"source": "mnist", **IMAGES}, "model": CNN, "training": {"batch_size": 64}},
     "fashion_mnist": {
         "data": {"source": "fashion_mnist", **IMAGES},
-        "model": {"name": "small_cnn"},
+        "model": CNN,
         "training": {"batch_size": 64, "rounds": 150},
     },
     "mnist_writers": {
         "data": {"source": "mnist_writers", "partition": "natural", "clients": 539, "normalise": True},
-        "model": {"name": "small_cnn"},
+        "model": CNN,
         "training": {"batch_size": 20, "rounds": 100},
     },
     "cifar10": {
         "data": {"source": "cifar10", **IMAGES},
-        "model": {"name": "small_cnn"},
+        "model": CNN,
         "training": {"batch_size": 64, "rounds": 100},
     },
     "covtype": {
