@@ -154,6 +154,13 @@ def test_ctrl_c_stops_after_the_round_and_says_how_to_go_on(tmp_path):
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130 and "--resume" in said
     assert job.status(out) == "started"
+    done = len(job._history(out))
+    config = out / "config.toml"
+    config.write_text(config.read_text().replace("rounds = 2000", f"rounds = {done + 1}"))  # the rest would take long
+    advice = said.split("Go on with: fedstride ")[1].split()
+    again = CliRunner().invoke(app, advice)
+    assert again.exit_code == 0, again.output
+    assert job.status(out) == "finished" and len(job._history(out)) == done + 1
 
 
 def test_normalised_inputs_have_mean_0_and_deviation_1():

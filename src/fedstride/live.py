@@ -35,7 +35,7 @@ def line(row: Row) -> str:
 
 @contextmanager
 def shown(title: str, rounds: int, mode: str, console: Console) -> Iterator[Any]:
-    """A callback that shows each round: mode = live, lines, json or quiet."""
+    """A callback that shows each round: mode = live (lines without a terminal), json or quiet."""
     if mode == "live" and console.is_terminal:
         columns = (
             TextColumn("{task.description}"),
