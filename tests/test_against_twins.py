@@ -99,7 +99,7 @@ def agree(S, algorithm, twin, tol=1e-10, columns=COLUMNS):
             assert list(run.history[name]) == twin[name], name
         elif name == "drift":  # the root of a difference: compare the squares on the scale of S
             gap = np.abs(np.square(run.history["drift"]) - twin["drift2"]) / twin["S"]
-            assert gap.max() <= 1e-9, f"drift: {run.history['drift']} against {np.sqrt(twin['drift2'])}"
+            assert gap.max() <= max(1e-9, tol), f"drift: {run.history['drift']} against {np.sqrt(twin['drift2'])}"
         else:
             same(run.history[name], twin[name], tol, name)
     return run

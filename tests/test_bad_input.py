@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 import fedstride as fs
+from fedstride import check
+from fedstride.client.local import Options
+from fedstride.engine import Task
 from tests.problems import Classifier, classification, classifier, linear, seeded
 
 NAN, INF = float("nan"), float("inf")
@@ -278,6 +283,63 @@ def test_a_function_that_asks_for_no_steps_is_named():
             rounds=2,
             local_steps=lambda round, client: 0 if (round, client) == (1, 2) else 1,
         )
+
+
+def lazy(pairs):
+    """A federation that is loaded when needed, and who was."""
+    calls = []
+
+    def load(i):
+        calls.append(i)
+        return pairs[i]
+
+    return fs.data.Lazy([len(inputs) for inputs, _ in pairs], load), calls
+
+
+@pytest.mark.parametrize(
+    ("loss", "model", "message"),
+    [
+        ("cross_entropy", classifier(), r"clients\[2\]: label 3 is out of range"),
+        ("bce_with_logits", nn.Linear(4, 1).double(), r"clients\[2\]: target 3 is out of range; this loss expects"),
+    ],
+)
+def test_labels_of_a_lazy_federation_are_checked_as_they_are_loaded(loss, model, message):
+    pairs = [(inputs, (targets > 0).long()) for inputs, targets in data(targets=put(3))]
+    pairs[2][1][3] = 3
+    clients, calls = lazy(pairs)
+    checked = check.try_out(model, loss, clients, None).clients
+    assert set(calls) == {0, 1}  # the first, and the largest
+    assert len(checked[1]) == 9
+    with pytest.raises(fs.InvalidInput, match=message):
+        checked[2]
+
+
+def test_labels_of_the_client_that_tries_out_the_model_are_checked():
+    clients, _ = lazy(data(1, targets=put(3)))
+    with pytest.raises(fs.InvalidInput, match=r"clients\[1\]: label 3 is out of range"):
+        check.try_out(classifier(), "cross_entropy", clients, None)
+
+
+@pytest.mark.parametrize(("algorithm", "model"), [("fedtrack", classifier), ("fedavg", normalised)])
+def test_what_is_asked_of_all_clients_is_asked_of_their_sizes(algorithm, model):
+    """Nobody is loaded to find out whether the algorithm fits."""
+    clients, calls = lazy(classification())
+    probed = check.try_out(model(), "cross_entropy", clients, None)
+    task = Task(
+        **{f.name: None for f in fields(Task)}
+        | {
+            "model": model(),
+            "loss": probed.loss,
+            "reduction": probed.reduction,
+            "clients": probed.clients,
+            "buffers": "average",
+            "random": False,
+            "moving": (),
+        }
+    )
+    calls.clear()
+    check.fits(check.algorithm_of(algorithm), task, Options(), fs.Uniform(2), lambda round, client: 1, tested=False)
+    assert calls == []
 
 
 def test_a_label_to_be_ignored_is_no_mistake():

@@ -41,7 +41,7 @@ def test_statistics_are_part_of_a_checkpoint(buffers, tmp_path):
 
 def test_the_number_of_workers_may_change(tmp_path):
     learn("scaffold", checkpoint=tmp_path, rounds=2, batch_size=3, engine=fs.engine.Local(workers=3))
-    resumed = learn("scaffold", checkpoint=tmp_path, rounds=4, batch_size=3, engine=fs.engine.Local(workers=1, chunk=2))
+    resumed = learn("scaffold", checkpoint=tmp_path, rounds=4, batch_size=3, engine=fs.engine.Local(workers=1))
     assert same_bits(resumed, learn("scaffold", rounds=4, batch_size=3))
 
 

@@ -78,6 +78,13 @@ def test_the_names_of_the_recipes():
     assert all(getattr(fs.recipes, name)().name == name for name in RECIPES)
 
 
+def test_the_names_of_data():
+    assert set(fs.data.__all__) == {
+        *("Federation", "Lazy", "Source", "SOURCES", "Table", "federate", "from_datasets", "get", "load", "partition")
+    }
+    assert all(hasattr(fs.data, name) for name in fs.data.__all__)
+
+
 def test_the_optimizers():
     assert all(hasattr(fs.optim, name) for name in ("Armijo", "DeltaSGD", "Polyak"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 
 import numpy as np
@@ -43,6 +44,28 @@ def test_bernoulli_takes_each_with_its_probability():
 
 def test_bernoulli_leaves_no_round_empty():
     assert min(map(len, cohorts(fs.Bernoulli(0.05), 500))) == 1
+
+
+@pytest.mark.parametrize("rule", [fs.Uniform(2), fs.Weighted(2), fs.Bernoulli(0.4)])
+def test_sizes_may_be_any_kind_of_sequence(rule):
+    drawn = [cohorts(rule, 20, sizes) for sizes in (SIZES, tuple(SIZES), array("q", SIZES), torch.tensor(SIZES))]
+    assert drawn == drawn[:1] * 4
+
+
+@pytest.mark.parametrize("rule", [fs.Uniform(2), fs.Weighted(2), fs.Bernoulli(0.4)])
+def test_a_source_that_was_used_draws_anew(rule):
+    source = torch.Generator().manual_seed(0)
+    assert len({tuple(sorted(rule.draw(SIZES, source))) for _ in range(20)}) > 3
+
+
+def test_uniform_does_not_walk_the_federation():
+    class Counted(list):
+        def __iter__(self):
+            raise AssertionError("walked")
+
+        __getitem__ = None
+
+    assert len(fs.Uniform(3).draw(Counted(SIZES), torch.Generator())) == 3
 
 
 @pytest.mark.parametrize("rule", [fs.Uniform(2), fs.Weighted(2), fs.Bernoulli(0.4)])

@@ -17,7 +17,7 @@ from fedstride.client.gradient import IAG
 from fedstride.client.local import Options
 from fedstride.client.objective import FedSplitProx, Moon
 from fedstride.client.step import Armijo
-from fedstride.data.federation import Client, Federation, finite, pair
+from fedstride.data.federation import Client, Federation, Lazy, finite, pair
 from fedstride.engine import Task
 from fedstride.errors import InvalidInput, Refused, nearest, not_negative, positive
 from fedstride.losses import Loss
@@ -100,15 +100,16 @@ def weights_of(weights: str | Sequence[float], sizes: Sequence[int]) -> list[flo
 
 @dataclass(frozen=True)
 class Probed:
-    """What one forward pass tells about model and loss."""
+    """What one forward pass tells about model and loss; and the clients, whose targets fit both."""
 
+    clients: Federation | Lazy
     loss: Loss
     reduction: str | None
     moving: tuple[str, ...]
     random: bool
 
 
-def try_out(model: nn.Module, loss: str | Loss, clients: Federation, test: Client | None) -> Probed:
+def try_out(model: nn.Module, loss: str | Loss, clients: Federation | Lazy, test: Client | None) -> Probed:
     replica = Replica(model)
     criterion = losses.resolve(loss)
     largest = max(range(len(clients)), key=clients.sizes.__getitem__)  # BatchNorm needs more than one sample
@@ -130,11 +131,17 @@ def try_out(model: nn.Module, loss: str | Loss, clients: Federation, test: Clien
     if not output.requires_grad:
         raise InvalidInput("model: its output has no gradient; expected one that depends on its trainable parameters.")
     output = output.detach()
-    named = [(f"clients[{i}]", c) for i, c in enumerate(clients)] + ([("test", test)] if test is not None else [])
-    _values(criterion, named)
-    _labels(criterion, output, named)
+
+    def meaningful(name: str, inputs: Tensor, targets: Tensor) -> None:
+        _values(criterion, name, targets)
+        _labels(criterion, output, name, targets)
+
+    checked = clients.checked(meaningful)
+    meaningful(f"clients[{largest}]", inputs, targets)  # loaded before there was a check
+    if test is not None:
+        meaningful("test", *test.take())
     _scalar(criterion, output, targets)
-    return Probed(criterion, losses.reduction(criterion, output, targets), moving, random)
+    return Probed(checked, criterion, losses.reduction(criterion, output, targets), moving, random)
 
 
 def _dtypes(name: str, inputs: Tensor, targets: Tensor, wanted: torch.dtype) -> None:
@@ -163,38 +170,31 @@ def _scalar(loss: Loss, output: Tensor, targets: Tensor) -> None:
         raise InvalidInput("loss: its value has no gradient; expected a differentiable function of the model's output.")
 
 
-def _values(loss: Loss, named: list[tuple[str, Client]]) -> None:
+def _values(loss: Loss, name: str, targets: Tensor) -> None:
     """Targets that the loss would take, and make nothing sensible of."""
     allowed = losses.allowed_targets(loss)
     if allowed is None:
         return
     words, test = allowed
-    for name, client in named:
-        _, targets = client.take()
-        off = ~test(targets)
-        if bool(off.any()):
-            raise InvalidInput(f"{name}: target {targets[off][0].item():g} is out of range; this loss expects {words}.")
+    off = ~test(targets)
+    if bool(off.any()):
+        raise InvalidInput(f"{name}: target {targets[off][0].item():g} is out of range; this loss expects {words}.")
 
 
-def _labels(loss: Loss, output: Tensor, named: list[tuple[str, Client]]) -> None:
+def _labels(loss: Loss, output: Tensor, name: str, targets: Tensor) -> None:
     """Class labels beyond the model's outputs would crash, or be read from elsewhere, deep in training."""
-    if output.dim() < 2:
+    if output.dim() < 2 or targets.is_floating_point() or targets.shape[1:] != output.shape[2:]:
         return
     classes = output.shape[1]
-    ignored = getattr(loss, "ignore_index", -100)
-    for name, client in named:
-        _, targets = client.take()
-        if targets.is_floating_point() or targets.shape[1:] != output.shape[2:]:
-            continue
-        off = ((targets < 0) | (targets >= classes)) & (targets != ignored)
-        if not bool(off.any()):
-            continue
-        bad = targets[off][:1].cpu()
-        if losses.wants_class_labels(loss) or _breaks(loss, output.cpu(), bad):
-            raise InvalidInput(
-                f"{name}: label {int(bad)} is out of range; the model has {classes} outputs, expected labels from 0 to "
-                f"{classes - 1}. Relabel the data or widen the model's last layer."
-            )
+    off = ((targets < 0) | (targets >= classes)) & (targets != getattr(loss, "ignore_index", -100))
+    if not bool(off.any()):
+        return
+    bad = targets[off][:1].cpu()
+    if losses.wants_class_labels(loss) or _breaks(loss, output.cpu(), bad):
+        raise InvalidInput(
+            f"{name}: label {int(bad)} is out of range; the model has {classes} outputs, expected labels from 0 to "
+            f"{classes - 1}. Relabel the data or widen the model's last layer."
+        )
 
 
 def _breaks(loss: Loss, output: Tensor, bad: Tensor) -> bool:
@@ -205,7 +205,7 @@ def _breaks(loss: Loss, output: Tensor, bad: Tensor) -> bool:
     return False
 
 
-def test_of(test: Any, clients: Federation) -> Client | None:
+def test_of(test: Any, clients: Federation | Lazy) -> Client | None:
     if test is None:
         return None
     data = pair("test", test)
@@ -261,13 +261,12 @@ def fits(
 
 
 def _batches_of_one(task: Task, steps: Callable[[int, int], int]) -> None:
-    for client, samples in enumerate(task.clients):
-        n = len(samples)
+    for client, n in enumerate(task.clients.sizes):
         b = min(n, task.batch_size or n)
         smallest = n % b if n % b and steps(0, client) >= n / b else b
         if smallest > 1:
             continue
-        inputs = samples.take(torch.arange(1, device="cpu"))[0].to(next(task.model.parameters()).device)
+        inputs = task.clients[client].take(torch.arange(1, device="cpu"))[0].to(next(task.model.parameters()).device)
         try:
             probe(task.model, inputs)
         except ValueError as error:
@@ -294,5 +293,14 @@ def _iag(rule: IAG, task: Task, steps: Callable[[int, int], int]) -> None:
             "IAG needs a loss that is a mean or a sum over the samples, and this one is neither. Write it as a mean."
         )
     row = Replica(task.model).row()
-    for client, samples in enumerate(task.clients):
-        rule.check_memory(client, len(samples), steps(0, client), row.nbytes)
+    for client, n in enumerate(task.clients.sizes):
+        rule.check_memory(client, n, steps(0, client), row.nbytes)
+
+
+def mixed_of(precision: str | None) -> bool:
+    if precision not in (None, "bfloat16"):
+        raise InvalidInput(
+            f'precision={precision!r} is unknown; expected None, or "bfloat16" for mixed precision. '
+            "For another type of parameters convert the model: model.double()."
+        )
+    return precision is not None

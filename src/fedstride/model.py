@@ -13,6 +13,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedstride.errors import InvalidInput
 from fedstride.rows import Vec
 
+CHANNELS_LAST = torch.channels_last
+
 
 class Replica:
     """A module of one's own whose trainable parameters point into whatever row is bound.
@@ -25,7 +27,8 @@ class Replica:
         if any(isinstance(p, nn.UninitializedParameter) for p in module.parameters()):
             raise InvalidInput("model: it has lazy parameters without a shape; run it once on a batch before training.")
         self.module = copy.deepcopy(module)
-        self.parameters = [p for p in self.module.parameters() if p.requires_grad]
+        named = [(name, p) for name, p in self.module.named_parameters() if p.requires_grad]
+        self.names, self.parameters = [name for name, _ in named], [p for _, p in named]
         if not self.parameters:
             raise InvalidInput(
                 "model: it has no trainable parameters; expected at least one with requires_grad=True. "
@@ -43,15 +46,17 @@ class Replica:
         self.d = sum(self.sizes)
         self.moving = moving
         self.frozen_stats = frozen_stats
+        self.channels_last = False  # True: filters are laid out as convolutions read them fastest
 
     def row(self) -> Vec:
         """A copy of the trainable parameters as one vector, in the order of module.parameters()."""
         return torch.cat([p.detach().reshape(-1) for p in self.parameters])
 
     def bind(self, row: Vec) -> None:
-        """Let the parameters be views of row: what changes the row changes the model."""
+        """Let the parameters be views of row: what changes the row changes the model. Filters are copies, if laid out anew."""
         for p, part, shape in zip(self.parameters, torch.split(row, self.sizes), self.shapes, strict=True):
-            p.data = part.view(shape)
+            filters = self.channels_last and len(shape) == 4
+            p.data = part.view(shape).contiguous(memory_format=CHANNELS_LAST) if filters else part.view(shape)
 
     def train(self) -> None:
         self.module.train()
@@ -85,6 +90,23 @@ class Replica:
 def has_batch_statistics(module: nn.Module) -> bool:
     """True if a sample's output depends on the other samples of the batch."""
     return any(isinstance(m, _BatchNorm) for m in module.modules())
+
+
+def likes_channels_last(module: nn.Module, inputs: Tensor) -> bool:
+    """True if the model has convolutions, in a precision that gains from it, and works with its filters laid out so."""
+    replica, layers = Replica(module), [m for m in module.modules() if isinstance(m, nn.Conv2d)]
+    if replica.dtype == torch.float64 or not layers:
+        return False
+    if any(m.in_channels < 8 and max(m.kernel_size) == 1 for m in layers):
+        return False  # torch 2.13's kernel for these writes beyond its memory on the way back, if the stride is 2
+    replica.channels_last = True
+    replica.bind(replica.row())
+    try:
+        with own_randomness(inputs.device), torch.enable_grad():
+            torch.autograd.grad(replica.module(inputs).sum(), replica.parameters, allow_unused=True)
+    except RuntimeError:  # such as a view() of what is no longer contiguous
+        return False
+    return True
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ class Run:
     x: Vec
     history: History
     algorithm: Algorithm | None = None
+    engine: dict[str, Any] = field(default_factory=dict)  # how gradients were computed, and by how many workers
 
     def save(self, folder: str | Path) -> Path:
         """Write model.safetensors, run.safetensors and history.jsonl into a folder."""
@@ -34,7 +35,8 @@ class Run:
         trainable = [name for name, p in self.model.named_parameters() if p.requires_grad]
         about = {"names": list(weights), "trainable": trainable}
         checkpoint.write_tensors(folder / "model.safetensors", weights, about)
-        checkpoint.write_tensors(folder / "run.safetensors", {"x": self.x}, {"algorithm": repr(self.algorithm)})
+        meta = {"algorithm": repr(self.algorithm), "engine": self.engine}
+        checkpoint.write_tensors(folder / "run.safetensors", {"x": self.x}, meta)
         lines = "".join(json.dumps(row) + "\n" for row in self.history)
         checkpoint.replace_file(folder / "history.jsonl", lambda new: new.write_text(lines))
         return folder
@@ -74,6 +76,7 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
         own.load_state_dict(weights)
     except RuntimeError as error:
         raise InvalidInput(f"load: the weights in {folder} do not fit the model: {error}") from error
-    x = checkpoint.read_tensors(folder / "run.safetensors")[0]["x"]
+    tensors, about = checkpoint.read_tensors(folder / "run.safetensors")
     rows = (folder / "history.jsonl").read_text().splitlines()
-    return Run(own.eval(), x, History(json.loads(row) for row in rows))
+    history = History(json.loads(row) for row in rows)
+    return Run(own.eval(), tensors["x"], history, engine=about.get("engine", {}))

@@ -16,6 +16,7 @@ from fedstride.algorithm import Algorithm
 from fedstride.check import LocalSteps
 from fedstride.checkpoint import NAME
 from fedstride.client.local import Options
+from fedstride.client.objective import Moon
 from fedstride.data.federation import federation
 from fedstride.engine import Engine, Task
 from fedstride.engine import engine as engine_of
@@ -60,6 +61,7 @@ def train(
     clip_norm: float | None = None,
     buffers: str = "average",
     device: str | torch.device | None = None,
+    precision: str | None = None,
 ) -> Run:
     """Train a model on federated data.
 
@@ -73,12 +75,14 @@ def train(
     batch_size: samples per step; None = the full batch.
     weights: of the clients in every mean: "uniform", "samples", or one number per client.
     test: (inputs, targets) to evaluate the returned model on after each round.
-    engine: "auto", "local", or an engine such as fs.engine.Local(workers=2).
+    engine: "auto", "local", or an engine such as fs.engine.Local(workers=2). What it chose is in run.engine.
     checkpoint: a folder; the run is saved there after each round and goes on from there when called again.
     callbacks: functions of an Event with .round, .x and .metrics.
     weight_decay, clip_norm: part of every local loss; largest norm of its gradient, before any drift correction.
     buffers: BatchNorm's statistics: "average" over clients; "local" to each, where the returned model keeps the initial
         ones; or "frozen".
+    device: where to train; None = where the model is.
+    precision: None = the model's own; "bfloat16" = forward and backward passes in mixed precision.
     """
     chosen = check.algorithm_of(algorithm)
     federated = federation(clients)
@@ -107,7 +111,7 @@ def train(
         model=model,
         loss=probed.loss,
         reduction=probed.reduction,
-        clients=federated,
+        clients=probed.clients,
         weights=check.weights_of(weights, federated.sizes),
         batch_size=batch_size,
         seed=seed,
@@ -115,6 +119,9 @@ def train(
         moving=probed.moving,
         buffers=buffers,
         random=probed.random,
+        contrast=isinstance(chosen.objective, Moon),
+        mixed=check.mixed_of(precision),
+        folder=None if checkpoint is None else Path(checkpoint) / "clients",
     )
     steps = check.steps_of(local_steps, epochs, batch_size, federated.sizes)
     options, cohorts = Options(weight_decay, clip_norm), sampler(cohort, len(federated))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import operator
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, SupportsIndex
 
+import numpy as np
 import torch
 
 from fedstride.errors import InvalidInput
@@ -42,8 +44,8 @@ class Uniform:
     def draw(self, sizes: Sequence[int], source: torch.Generator) -> list[int]:
         if self.size == len(sizes):
             return list(range(len(sizes)))
-        chosen: list[int] = torch.randperm(len(sizes), generator=source, device="cpu")[: self.size].tolist()
-        return chosen
+        seed = int(torch.randint(2**63 - 1, (), generator=source, device="cpu"))
+        return random.Random(seed).sample(range(len(sizes)), self.size)  # its time does not grow with the federation
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,8 @@ class Weighted:
         _check_size(self.size, clients)
 
     def draw(self, sizes: Sequence[int], source: torch.Generator) -> list[int]:
-        keys = torch.rand(len(sizes), generator=source, dtype=torch.float64, device="cpu").log() / torch.tensor(
-            sizes, dtype=torch.float64
-        )
+        keys = torch.rand(len(sizes), generator=source, dtype=torch.float64, device="cpu").log_()
+        keys /= torch.from_numpy(np.asarray(sizes, dtype=np.float64))  # numpy takes an array or a tensor in one piece
         chosen: list[int] = keys.topk(self.size).indices.tolist()  # Efraimidis and Spirakis 2006
         return chosen
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +46,13 @@ class Session:
     drift: State = field(init=False)
     down: State = field(init=False)
     history: History = field(init=False, default_factory=History)
+    weight: float = field(init=False)  # of the whole federation
+    sizes: Sequence[int] = field(init=False)
 
     def __post_init__(self) -> None:
         a = self.algorithm
+        self.weight = sum(self.task.weights)
+        self.sizes = array("q", self.task.clients.sizes)  # samplers turn it into a tensor at once
         self.server = a.server.init(self.x)
         self.drift = a.drift.init(self.x) if a.drift is not None else {}
         self.down = {k: v[None] for k, v in feedback.memory(self.x).items()} if a.feeds_back_down else {}
@@ -64,9 +70,8 @@ class Session:
         """One round."""
         start = time.perf_counter()
         a, x, t = self.algorithm, self.x, self.round
-        sizes = [len(c) for c in self.task.clients]
-        chosen = sorted(self.sampler.draw(sizes, generator(self.task.seed, t, "cohort")))
-        cohort = [(c, self.steps(t, c)) for c in chosen]
+        cohort = self._cohort(t)
+        chosen = [client for client, _ in cohort]
         item = x.element_size()
         broadcast = {**a.server.broadcast(self.server), **self.drift}
         stats = len(self.stats) if self.task.buffers == "average" else 0
@@ -85,7 +90,7 @@ class Session:
         self._refuse_broken(t, chosen, reply, "the model of client {} became non-finite in its local steps")
         answered = [c for c in chosen if c not in reply.lost]
         new_stats = reply.fields.pop("stats", self.stats)
-        mean = Mean(reply.fields, reply.weight / sum(self.task.weights), len(answered), len(sizes))
+        mean = Mean(reply.fields, reply.weight / self.weight, len(answered), len(self.task.clients))
         drift, server = dict(self.drift), dict(self.server)
         if a.drift is not None:
             a.drift.absorb(mean.fields, mean.share, drift)
@@ -130,19 +135,19 @@ class Session:
     def run(self) -> Run:
         """What there is so far, as a user gets it."""
         model = Replica(self.task.model, self.task.moving).exported(self.output, self.stats)
-        return Run(model, self.x, self.history, self.algorithm)
+        return Run(model, self.x, self.history, self.algorithm, self.clients.about())
 
     def save(self, path: Path) -> None:
         parts = {"server": self.server, "drift": self.drift, "down": self.down, "clients": self.clients.state()}
         tensors = {f"{name}/{k}": v for name, part in parts.items() for k, v in part.items()}
-        meta = {"kind": "checkpoint", "about": self._about(), "history": list(self.history)}
+        meta = {"kind": "checkpoint", "about": self._about, "history": list(self.history)}
         checkpoint.write_tensors(path, {"x": self.x, "stats": self.stats, **tensors}, meta)
 
     def resume(self, path: Path) -> None:
         tensors, meta = checkpoint.read_tensors(path)
         if "about" not in meta:
             raise InvalidInput(f"checkpoint: {path} is no checkpoint of a run in progress; use another folder.")
-        for name, value in self._about().items():
+        for name, value in self._about.items():
             if meta["about"].get(name) != value:
                 raise InvalidInput(
                     f"checkpoint={str(path.parent)!r} belongs to another run: {name} was {meta['about'].get(name)!r} and is "
@@ -159,6 +164,14 @@ class Session:
         self.clients.restore(parts["clients"])
         self.history = History(meta["history"])
 
+    def _cohort(self, t: int) -> list[tuple[int, int]]:
+        """(client, local steps), longest first: who starts last should not be who ends last."""
+        sizes, most = self.sizes, self.task.batch_size
+        drawn = sorted(self.sampler.draw(sizes, generator(self.task.seed, t, "cohort")))
+        cohort = [(client, self.steps(t, client)) for client in drawn]
+        return sorted(cohort, key=lambda one: -one[1] * min(sizes[one[0]], most or sizes[one[0]]))
+
+    @cached_property
     def _about(self) -> dict[str, Any]:
         task = self.task
         return {
@@ -171,8 +184,9 @@ class Session:
             "parameters": len(self.x),
             "dtype": str(self.x.dtype),
             "clients": len(task.clients),
-            "sizes": seed_of(*map(len, task.clients)),  # a digest, as the next two
+            "sizes": seed_of(*task.clients.sizes),  # a digest, as the next two
             "buffers": task.buffers,
+            "oracle": _oracle(self.clients.about()),
             "weights": seed_of(*map(str, task.weights)),
             "local_steps": seed_of(*(self.steps(0, c) for c in range(len(task.clients)))),
             **({"rounds": task.rounds} if getattr(self.algorithm.step, "schedule", None) else {}),
@@ -199,6 +213,11 @@ class Session:
             t + 1,
             clients,
         )
+
+
+def _oracle(about: dict[str, Any]) -> str:
+    """What of the engine the bits depend on: clients one after another have the same in any company."""
+    return "loop" if about["oracle"] == "loop" else f"{about['oracle']} in chunks of {about['chunk']}"
 
 
 def _quartiles(values: Tensor) -> list[float]:

@@ -9,11 +9,15 @@ import torch
 
 from fedstride.algorithm import Algorithm
 from fedstride.client import local
+from fedstride.client.gradient import Minibatch
 from fedstride.client.local import Options
+from fedstride.client.objective import Terms
 from fedstride.client.site import Site
+from fedstride.client.step import Armijo, CappedPolyak, Constant, DeltaSGD, Momentum, PerStep, Polyak
 from fedstride.rows import Rows, State, Vec, generator, repeat, sq
 from fedstride.wire import send
 
+BLIND_TO_AXES = (Armijo, CappedPolyak, Constant, DeltaSGD, Momentum, PerStep, Polyak)
 WITHIN_ROUND = ("anchor", "anchor_loss")  # what a client remembers from one exchange of a round to the next
 
 
@@ -53,12 +57,18 @@ def train(algorithm: Algorithm, options: Options) -> Work:
         terms = a.objective.terms(x, memory)
         site.contrast = terms.contrast
         corr = a.drift.correction(plan.broadcast, memory) if a.drift is not None else None
-        oracles = a.gradient.begin(site, x, _base(x, memory, options))
-        out = local.run(a.step, oracles, x, plan, terms, corr, options)
-        update = x - out.W
+        span = site.reduced(x) if _turnable(a, terms, corr, options) else None
+        if span is None:
+            oracles = a.gradient.begin(site, x, _base(x, memory, options))
+            out = local.run(a.step, oracles, x, plan, terms, corr, options)
+            W = out.W
+        else:
+            out = local.run(a.step, span.oracles, span.origin, plan, Terms(), None, options)
+            W = x + span.lift(out.W)
+        update = x - W
 
         later = {k: v for k, v in memory.items() if k not in WITHIN_ROUND}
-        later.update(a.objective.finish(x, out.W, memory))
+        later.update(a.objective.finish(x, W, memory))
         fields: State = {}
         if a.drift is not None:
             uploads, kept = a.drift.finish(update, out.total, plan.broadcast, memory)
@@ -84,12 +94,19 @@ def train(algorithm: Algorithm, options: Options) -> Work:
             "client_step": out.total / tau,
             "trials": out.state.get("trials", zero) / tau,
             "failed": out.state.get("failed", zero),
-            "finite": torch.isfinite(out.W).all(1, keepdim=True),
+            "finite": torch.isfinite(W).all(1, keepdim=True),
             **_costs(site),
         }
         return Upload(fields, metrics, later, [n + extra * x.element_size() for n in size])
 
     return work
+
+
+def _turnable(a: Algorithm, terms: Terms, corr: Rows | None, options: Options) -> bool:
+    """True if the local steps never leave the span of the gradients, and would be the same along any other axes."""
+    added = (terms.start, terms.linear, terms.contrast, corr)
+    plain = all(part is None for part in added) and not terms.curvature and not options.weight_decay
+    return plain and type(a.gradient) is Minibatch and type(a.step) in BLIND_TO_AXES
 
 
 def _base(x: Vec, memory: State, options: Options) -> tuple[Rows, Rows] | None:

@@ -50,17 +50,22 @@ PAIRS = classification()
         [Subset(TensorDataset(*pair), range(len(pair[0]))) for pair in PAIRS],
         fs.data.Federation(PAIRS),
         fs.data.Federation([TensorDataset(*PAIRS[0]), *map(Numpy, *zip(*PAIRS[1:], strict=True))]),
+        fs.data.Lazy([6, 9, 5, 8], PAIRS.__getitem__),
     ],
-    ids=["tuple", "lists", "TensorDataset", "numpy items", "Subset", "Federation", "mixed"],
+    ids=["tuple", "lists", "TensorDataset", "numpy items", "Subset", "Federation", "mixed", "Lazy"],
 )
 def test_every_kind_of_client_trains_to_the_same_bits(clients):
     assert same_bits(learn(clients=clients, batch_size=3), learn(batch_size=3))
 
 
-def test_a_federation_is_a_sequence():
-    federation = fs.data.Federation(PAIRS)
+@pytest.mark.parametrize("federation", [fs.data.Federation(PAIRS), fs.data.Lazy([6, 9, 5, 8], PAIRS.__getitem__)])
+def test_a_federation_is_a_sequence(federation):
     assert len(federation) == 4
     assert federation.sizes == [6, 9, 5, 8]
+    assert [len(client) for client in federation[-3:3]] == [9, 5]
+    assert len(federation[-1]) == 8
+    with pytest.raises(IndexError):
+        federation[4]
     assert [len(client) for client in federation] == federation.sizes
     assert torch.equal(federation[1].take(torch.tensor([2, 0]))[0], PAIRS[1][0][[2, 0]])
     assert torch.equal(federation[1].take()[1], PAIRS[1][1])
@@ -102,6 +107,96 @@ def test_the_first_sample_that_is_not_finite_is_named(part, value):
     pairs[2][part][3] = value
     with pytest.raises(fs.InvalidInput, match=rf"clients\[2\]: {('inputs', 'targets')[part]} .* sample 3"):
         fs.data.Federation(pairs)
+
+
+@pytest.mark.parametrize("block", [1, 2**7, 2**20])
+@pytest.mark.parametrize("culprit", [0, 49, 50, 99])
+def test_whoever_is_looked_at_together_the_culprit_is_named(culprit, block, monkeypatch):
+    monkeypatch.setattr("fedstride.data.federation.BLOCK", block)
+    pairs = classification([1 + i % 7 for i in range(100)])
+    fs.data.Federation(pairs)
+    pairs[culprit][0][-1, 2] = float("nan")
+    with pytest.raises(fs.InvalidInput, match=rf"clients\[{culprit}\]: inputs .* sample {len(pairs[culprit][0]) - 1}"):
+        fs.data.Federation(pairs)
+
+
+def test_every_client_is_looked_at_once(monkeypatch):
+    monkeypatch.setattr("fedstride.data.federation.BLOCK", 64)
+    seen = []
+    fs.data.Federation(PAIRS).checked(lambda name, inputs, targets: seen.append(inputs))
+    assert len(seen) > 1
+    assert torch.equal(torch.cat(seen), torch.cat([inputs for inputs, _ in PAIRS]))
+
+
+def loaded(sizes=(6, 9, 5, 8), pairs=PAIRS):
+    """A lazy federation, and the list of those who were loaded."""
+    calls = []
+
+    def load(i):
+        calls.append(i)
+        return pairs[i]
+
+    return fs.data.Lazy(sizes, load), calls
+
+
+def test_nobody_is_loaded_before_he_is_touched():
+    federation, calls = loaded()
+    assert (len(federation), calls) == (4, [])
+    assert torch.equal(federation[2].take()[0], PAIRS[2][0])
+    assert set(calls) == {0, 2}  # the first tells what the others must look like
+    calls.clear()
+    assert len(federation[3]) == 8
+    assert calls == [3]
+
+
+@pytest.mark.parametrize("sizes", [np.array([6, 9, 5, 8]), torch.tensor([6, 9, 5, 8]), (6, 9, np.int64(5), 8)])
+def test_sizes_may_be_an_array(sizes):
+    assert fs.data.Lazy(sizes, PAIRS.__getitem__).sizes == [6, 9, 5, 8]
+
+
+@pytest.mark.parametrize("sizes", [[], None, 4, [6, 9, 5.0, 8], [6, 0, 5, 8], [6, -1, 5, 8], "6958"])
+def test_impossible_sizes_are_refused(sizes):
+    with pytest.raises(fs.InvalidInput, match=r"sizes(\[1\])?=.* is not usable"):
+        fs.data.Lazy(sizes, PAIRS.__getitem__)
+
+
+def test_what_cannot_load_is_refused():
+    with pytest.raises(fs.InvalidInput, match=r"load=\[\] is not usable"):
+        fs.data.Lazy([6, 9], [])
+
+
+LOADED = {case: given for case, given in BAD.items() if isinstance(given[0], list) and given[0]}
+
+
+@pytest.mark.parametrize("case", LOADED)
+def test_bad_data_is_refused_as_it_is_loaded(case):
+    pairs, message = LOADED[case]
+    federation = fs.data.Lazy([len(X)] * len(pairs), pairs.__getitem__)
+    with pytest.raises(fs.InvalidInput, match=message):
+        federation[len(pairs) - 1]
+
+
+def test_what_is_loaded_must_have_the_size_that_was_promised():
+    federation, _ = loaded(sizes=(6, 9, 4, 8))
+    with pytest.raises(fs.InvalidInput, match=r"clients\[2\]: load gave 5 samples; expected 4, as in sizes\[2\]"):
+        federation[2]
+
+
+def test_a_check_is_asked_for_whom_it_is_loaded():
+    def refuse(name, inputs, targets):
+        raise fs.InvalidInput(f"{name}: no")
+
+    federation, _ = loaded()
+    checked = federation.checked(refuse)
+    with pytest.raises(fs.InvalidInput, match=r"clients\[3\]: no"):
+        checked[3]
+    assert len(federation[3]) == 8
+
+
+def test_an_error_of_the_loader_says_for_whom():
+    with pytest.raises(IndexError) as caught:
+        loaded(sizes=(6, 9, 5, 8, 7))[0][4]
+    assert "clients[4]" in "".join(caught.value.__notes__)
 
 
 def test_numpy_items_keep_their_type():

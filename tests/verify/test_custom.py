@@ -133,7 +133,7 @@ WRONG = {
     "a favourite client": (fs.Algorithm(Favourite()), "order"),
     "a flipped correction": (fs.Algorithm(drift=Flipped()), "x*"),
     "state outside the state": (fs.Algorithm(server=Forgetful()), "resumed"),
-    "bytes for nothing": (fs.Algorithm(up=Free(2)), "bytes_up"),
+    "bytes for nothing": (fs.Algorithm(up=Free(2), error_feedback=False), "bytes_up"),
 }
 
 

@@ -90,7 +90,7 @@ def test_a_carried_step_goes_on_over_the_rounds():
     notes = []
     for rounds, steps in ((6, 1), (1, 6)):
         eye = laws.Carried(DeltaSGD(lr0=0.01))
-        laws.iterates(problem, x0, laws.Algorithm(eye), rounds, local_steps=steps)
+        laws.iterates(problem, x0, laws.Algorithm(eye), rounds, local_steps=steps, engine=laws.Local(chunk=1))
         notes.append([note.eta for note in eye.notes[0]])
     assert notes[0] == pytest.approx(notes[1], rel=1e-12)
     assert len(set(notes[0])) == 6

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from fedstride.client.objective.terms import Terms
-from fedstride.oracle import Oracle
+from fedstride.oracle import Oracle, Ray, along
 from fedstride.rows import Col, Rows, clip, dot, sq
 
 
@@ -32,8 +32,7 @@ class Corrected:
     plain: tuple[Col, Rows] | None = None
 
     def loss(self, W: Rows) -> Col:
-        L = self._with_terms(W, self._decayed(W, self.base.loss(W)))
-        return L if self.corr is None else L + dot(self.corr, W)
+        return self._whole(W, self.base.loss(W))
 
     def grad(self, W: Rows) -> tuple[Col, Rows]:
         t = self.terms
@@ -52,13 +51,28 @@ class Corrected:
             G = clip(G, self.max_norm)
         return (L, G) if self.corr is None else (L + dot(self.corr, W), G + self.corr)
 
+    def along(self, W: Rows, D: Rows) -> Ray:
+        data = along(self.base, W, D)
+        if not (self.weight_decay or self.terms.curvature or self.terms.linear is not None or self.corr is not None):
+            return data
+
+        def value(eta: Col, rows: list[int]) -> Col:
+            if len(rows) == len(W):
+                return self._whole(W - eta * D, data(eta, rows))
+            part = replace(self, terms=_rows_of(self.terms, rows), corr=_some(self.corr, rows))
+            return part._whole(W[rows] - eta * D[rows], data(eta, rows))
+
+        return value
+
     def take(self, rows: list[int]) -> Corrected:
         return Corrected(
             self.base.take(rows), _rows_of(self.terms, rows), _some(self.corr, rows), self.weight_decay, self.max_norm
         )
 
-    def _decayed(self, W: Rows, L: Col) -> Col:
-        return L + self.weight_decay / 2 * sq(W) if self.weight_decay else L
+    def _whole(self, W: Rows, L: Col) -> Col:
+        """The objective from the data's part of it."""
+        L = self._with_terms(W, L + self.weight_decay / 2 * sq(W) if self.weight_decay else L)
+        return L if self.corr is None else L + dot(self.corr, W)
 
     def _with_terms(self, W: Rows, L: Col) -> Col:
         t = self.terms

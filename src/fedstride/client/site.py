@@ -12,8 +12,11 @@ from torch import Tensor
 from fedstride.client.plan import Plan
 from fedstride.losses import Loss
 from fedstride.model import Replica
-from fedstride.oracle import Contrast, Loop, Meter
-from fedstride.rows import Rows, generator, seed_of
+from fedstride.oracle import Batch, Choice, Contrast, Form, Linear, Loop, Meter, Oracle, Vmap
+from fedstride.oracle.linear import Reduced, factor, gathered, reduced
+from fedstride.rows import Rows, Vec, generator, seed_of
+
+FACTORS_BYTES = 2**28  # of Gram matrices kept from round to round
 
 
 class Samples(Protocol):
@@ -36,27 +39,64 @@ class Site:
     stats: Rows | None = None  # moving buffers, one row per client
     buffers: str = "average"  # what happens to them: average, local or frozen
     contrast: Contrast | None = None
+    choice: Choice = field(default_factory=Choice)
+    factors: dict[int, Tensor | None] = field(default_factory=dict)  # by client, kept by the engine
     meter: Meter = field(init=False)
+    _whole: dict[int, Oracle] = field(init=False, default_factory=dict)  # by active rows: the same at every step
     _orders: dict[tuple[int, int], Tensor] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.meter = Meter(len(self.samples))
 
-    def batch(self, k: int, active: int) -> Loop:
+    def batch(self, k: int, active: int) -> Oracle:
         """Step k's batches of the first `active` clients."""
-        return self._oracle([self._here(self.samples[i].take(self._index(i, k))) for i in range(active)], k)
-
-    def full(self, active: int, k: int = 0) -> Loop:
-        """All samples of the first `active` clients; moves no statistics."""
-        oracle = self._oracle([self._here(self.samples[i].take()) for i in range(active)], k)
-        oracle.moves_stats = False
+        index = [self._index(i, k) for i in range(active)]
+        same = all(i is None for i in index) and not self.random and self.stats is None and self.contrast is None
+        if same and active in self._whole:
+            return self._whole[active]
+        batches = [self._here(self.samples[i].take(index[i])) for i in range(active)]
+        oracle = self._oracle(batches, range(active), k, moves_stats=self.buffers != "frozen")
+        if same:
+            self._whole = {active: oracle}
         return oracle
 
-    def component(self, row: int, j: int, block: int, charged: bool = True) -> Loop:
-        """Block j of one client's samples, in their order."""
-        index = torch.arange(j * block, min((j + 1) * block, len(self.samples[row])), device="cpu")
-        meter = self.meter if charged else Meter(len(self.samples))
-        return Loop(self.replica, self.loss, [self._here(self.samples[row].take(index))], meter, rows=[row])
+    def full(self, active: int, k: int = 0) -> Oracle:
+        """All samples of the first `active` clients; moves no statistics."""
+        return self._oracle([self._here(self.samples[i].take()) for i in range(active)], range(active), k)
+
+    def reduced(self, x: Vec) -> Reduced | None:
+        """The clients' full-batch problems in the span of their samples, where that saves work."""
+        form, sizes = self.choice.form, [len(s) for s in self.samples]
+        if form is None or self.plan.steps[-1] < 2 or any(self._index(i, 0) is not None for i in range(len(sizes))):
+            return None
+        if 2 * max(sizes) > form.inputs:
+            return None
+        batches = [self._here(s.take()) for s in self.samples]
+        factors = [self._factor(form, client, b[0]) for client, b in zip(self.plan.clients, batches, strict=True)]
+        if any(L is None for L in factors):
+            return None
+        n = max(sizes)
+        padded = x.new_zeros(len(sizes), n, n)
+        for one, L, size in zip(padded, factors, sizes, strict=True):
+            one.fill_diagonal_(1.0)
+            one[:size, :size] = L
+        return reduced(form, gathered(form, batches), padded, x, self.meter)
+
+    def _factor(self, form: Form, client: int, inputs: Tensor) -> Tensor | None:
+        if client in self.factors:
+            return self.factors[client]
+        found = factor(form, inputs)
+        if found is None or len(self.factors) * found.nbytes < FACTORS_BYTES:
+            self.factors[client] = found
+        return found
+
+    def components(self, rows: list[int], chosen: list[int], block: int, charged: bool = True) -> Oracle:
+        """Of each of these clients one block of samples, in their order."""
+        batches = []
+        for row, j in zip(rows, chosen, strict=True):
+            index = torch.arange(j * block, min((j + 1) * block, len(self.samples[row])), device="cpu")
+            batches.append(self._here(self.samples[row].take(index)))
+        return self._oracle(batches, rows, meter=self.meter if charged else Meter(len(self.samples)))
 
     def share(self, row: int, j: int, block: int) -> float:
         """The weight of block j's loss in f_i: its part of the samples for a mean, 1 for a sum."""
@@ -72,18 +112,31 @@ class Site:
         """On the model's device: once per batch, not once per evaluation."""
         return batch[0].to(self.replica.device), batch[1].to(self.replica.device)
 
-    def _oracle(self, batches: list[tuple[Tensor, Tensor]], k: int) -> Loop:
+    def _oracle(
+        self,
+        batches: list[Batch],
+        rows: Sequence[int],
+        k: int = 0,
+        moves_stats: bool = False,
+        meter: Meter | None = None,
+    ) -> Oracle:
+        meter, choice = meter or self.meter, self.choice
+        if choice.form is not None:
+            return Linear(choice.form, gathered(choice.form, batches), meter, rows)
+        if choice.oracle == "vmap":
+            return Vmap(self.replica, self.loss, batches, meter, rows)
         plan = self.plan
-        seeds = [seed_of(plan.seed, plan.round, c, "forward", k) for c in plan.clients] if self.random else None
+        seeds = [seed_of(plan.seed, plan.round, plan.clients[i], "forward", k) for i in rows] if self.random else None
         return Loop(
             self.replica,
             self.loss,
             batches,
-            self.meter,
+            meter,
+            rows=rows,
             seeds=seeds,
             stats=self.stats,
             contrast=self.contrast,
-            moves_stats=self.buffers != "frozen",
+            moves_stats=moves_stats,
         )
 
     def _index(self, row: int, k: int) -> Tensor | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,6 +16,8 @@ from fedstride.data.table import Table
 from fedstride.errors import InvalidInput
 
 Batch = tuple[Tensor, Tensor]
+Check = Callable[[str, Tensor, Tensor], None]  # of a client's name, inputs and targets
+BLOCK = 2**20  # numbers that are looked at together: small clients are many, and a call has its price
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,8 @@ class TensorClient:
     def take(self, index: Tensor | None = None) -> Batch:
         if index is None:
             return self.inputs, self.targets
-        return self.inputs[index], self.targets[index]
+        index = index.to(self.inputs.device)
+        return self.inputs.index_select(0, index), self.targets.index_select(0, index)  # half the time of [index]
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,11 @@ class Federation(Sequence[Client]):
             raise InvalidInput("clients: the federation is empty; expected at least one client.")
         self._clients = [_client(i, c) for i, c in enumerate(clients)]
         self.sizes = [len(c) for c in self._clients]
-        _check(self._clients)
+        first = _kind(_sample(self._clients[0]))
+        for block, batches in self._blocks():
+            for i, batch in zip(block, batches, strict=True):
+                _same(f"clients[{i}]", batch, first)
+            _together(block, batches, finite)
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -80,9 +89,74 @@ class Federation(Sequence[Client]):
     def __iter__(self) -> Iterator[Client]:
         return iter(self._clients)
 
+    def checked(self, check: Check) -> Federation:
+        """Itself, if the data pass a check that asks for each number by itself."""
+        for block, batches in self._blocks():
+            _together(block, batches, check)
+        return self
 
-def federation(clients: Any) -> Federation:
-    return clients if isinstance(clients, Federation) else Federation(clients)
+    def _blocks(self) -> Iterator[tuple[range, list[Batch]]]:
+        """Clients in their order, with their data, as many at a time as BLOCK allows."""
+        width = sum(t.numel() for t in _sample(self._clients[0]))
+        start, numbers = 0, 0
+        for i, n in enumerate(self.sizes):
+            if i > start and numbers + n * width > BLOCK:
+                yield range(start, i), [c.take() for c in self._clients[start:i]]
+                start, numbers = i, 0
+            numbers += n * width
+        yield range(start, len(self)), [c.take() for c in self._clients[start:]]
+
+
+class Lazy(Sequence[Client]):
+    """A federation that is not in memory: client i is load(i), an (inputs, targets) pair, made whenever it takes part.
+
+    `sizes`, the sample counts of all clients, is all that is known beforehand. What load gives is checked as it comes.
+    """
+
+    def __init__(self, sizes: Sequence[int], load: Callable[[int], Any], checks: Sequence[Check] = ()) -> None:
+        if not callable(load):
+            raise InvalidInput(
+                f"load={load!r} is not usable; expected a function: number of a client -> (inputs, targets)."
+            )
+        self.sizes, self.load, self.checks = _sizes(sizes), load, tuple(checks)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return [self[j] for j in range(len(self))[i]]
+        i = range(len(self))[i]
+        client = self._load(i)
+        batch = client.take()
+        _same(f"clients[{i}]", batch, self._first)
+        for check in (finite, *self.checks):
+            check(f"clients[{i}]", *batch)
+        return client
+
+    def checked(self, check: Check) -> Lazy:
+        """One whose clients also have to pass this check as they are loaded."""
+        return Lazy(self.sizes, self.load, (*self.checks, check))
+
+    @cached_property
+    def _first(self) -> tuple[Any, ...]:
+        return _kind(_sample(self._load(0)))
+
+    def _load(self, i: int) -> Client:
+        try:
+            client = _client(i, self.load(i))
+        except Exception as error:
+            error.add_note(f"fedstride: while loading clients[{i}]")
+            raise
+        if len(client) != self.sizes[i]:
+            raise InvalidInput(
+                f"clients[{i}]: load gave {len(client)} samples; expected {self.sizes[i]}, as in sizes[{i}]."
+            )
+        return client
+
+
+def federation(clients: Any) -> Federation | Lazy:
+    return clients if isinstance(clients, Federation | Lazy) else Federation(clients)
 
 
 def pair(name: str, value: Any) -> Client:
@@ -128,21 +202,49 @@ def finite(name: str, inputs: Tensor, targets: Tensor) -> None:
             )
 
 
-def _check(clients: list[Client]) -> None:
-    first: tuple[Any, ...] | None = None
-    for i, client in enumerate(clients):
-        inputs, targets = client.take()
-        finite(f"clients[{i}]", inputs, targets)
-        kind = (inputs.shape[1:], targets.shape[1:], inputs.dtype, targets.dtype)
-        if first is None:
-            first = kind
-        for j, what in enumerate(("input shape", "target shape", "input dtype", "target dtype")):
-            if kind[j] != first[j]:
-                shown = [tuple(v) if isinstance(v, torch.Size) else v for v in (kind[j], first[j])]
-                raise InvalidInput(
-                    f"clients[{i}]: {what} {shown[0]} differs from {shown[1]} of clients[0]; "
-                    "expected the same in all clients."
-                )
+def _together(block: range, batches: list[Batch], check: Check) -> None:
+    """Check many clients at once; only if that fails, one by one to name the culprit."""
+    if len(block) > 1:
+        try:
+            return check("clients", *(torch.cat(part) for part in zip(*batches, strict=True)))
+        except (InvalidInput, RuntimeError):  # RuntimeError: they are on several devices
+            pass
+    for i, batch in zip(block, batches, strict=True):
+        check(f"clients[{i}]", *batch)
+
+
+def _sample(client: Client) -> Batch:
+    return client.take(torch.zeros(1, dtype=torch.int64, device="cpu"))
+
+
+def _kind(batch: Batch) -> tuple[Any, ...]:
+    inputs, targets = batch
+    return inputs.shape[1:], targets.shape[1:], inputs.dtype, targets.dtype
+
+
+def _same(name: str, batch: Batch, first: tuple[Any, ...]) -> None:
+    kind = _kind(batch)
+    if kind == first:
+        return
+    for what, mine, theirs in zip(
+        ("input shape", "target shape", "input dtype", "target dtype"), kind, first, strict=True
+    ):
+        if mine != theirs:
+            shown = [tuple(v) if isinstance(v, torch.Size) else v for v in (mine, theirs)]
+            raise InvalidInput(
+                f"{name}: {what} {shown[0]} differs from {shown[1]} of clients[0]; expected the same in all clients."
+            )
+
+
+def _sizes(given: Any) -> list[int]:
+    try:
+        sizes = [operator.index(n) for n in (given.tolist() if hasattr(given, "tolist") else given)]
+    except TypeError:
+        sizes = []
+    if not sizes or min(sizes) < 1:
+        found = f"sizes[{sizes.index(min(sizes))}]={min(sizes)}" if sizes else f"sizes={given!r}"
+        raise InvalidInput(f"{found} is not usable; expected the number of samples, at least one, of every client.")
+    return sizes
 
 
 def federate(table: Table, parts: Sequence[Tensor]) -> Federation:

@@ -5,11 +5,15 @@ The bits of a result depend neither on the number of workers nor on who finishes
 
 from __future__ import annotations
 
+import ctypes
+import logging
 import os
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,16 +22,19 @@ from torch import Tensor
 
 from fedstride.client.plan import Plan
 from fedstride.client.site import Samples, Site
+from fedstride.engine.pace import Pace
 from fedstride.engine.protocol import Reply, Task
-from fedstride.engine.store import Store
-from fedstride.errors import InvalidInput
+from fedstride.engine.store import store
+from fedstride.errors import InvalidInput, nearest
 from fedstride.losses import correct
-from fedstride.model import Replica
+from fedstride.model import Replica, likes_channels_last
+from fedstride.oracle.choice import ORACLES, Case, choose
 from fedstride.rows import Col, State, Vec
 from fedstride.wire import WeightedMean
 from fedstride.work import Upload, Work
 
 EVALUATION_CHUNK = 1000  # samples; fixed, so that the bits are
+log = logging.getLogger("fedstride")
 
 
 def cores() -> int:
@@ -49,17 +56,29 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def keep_freed_memory() -> None:
+    """Tell glibc to keep what torch frees: fresh pages for every activation cost up to a third of a CNN's time."""
+    if sys.platform == "linux":
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
+        if mallopt is not None:
+            for parameter, size in ((-1, 2**31 - 1), (-3, 2**25)):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD: its largest
+                mallopt(parameter, size)
+
+
 @dataclass(frozen=True)
 class Local:
-    """Threads on this machine."""
+    """Threads on this machine. `oracle` and `chunk` are chosen by a static rule, the number of workers by timing."""
 
-    workers: int | None = None  # None: one per core
-    chunk: int = 1  # clients that share a matrix of rows
+    workers: int | None = None  # None: one per core, or fewer if that is faster
+    oracle: str = "auto"  # or "linear" (closed form), "vmap" (clients together), "loop" (one after another)
+    chunk: int | None = None  # most clients that share a matrix of rows; None: by the rule
 
     def __post_init__(self) -> None:
         for name, value in (("workers", self.workers), ("chunk", self.chunk)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise InvalidInput(f"Local: {name}={value!r} is not usable; expected a whole number >= 1.")
+        if self.oracle not in ORACLES:
+            raise InvalidInput(f"Local: oracle={self.oracle!r} is unknown; {nearest(str(self.oracle), ORACLES)}")
 
     def open(self, task: Task, fresh: Callable[[Vec], State]) -> LocalClients:
         return LocalClients(self, task, fresh)
@@ -67,27 +86,40 @@ class Local:
 
 class LocalClients:
     def __init__(self, engine: Local, task: Task, fresh: Callable[[Vec], State]) -> None:
-        self.task, self.chunk = task, engine.chunk
-        self.store = Store(fresh)
-        self.statistics = Store(lambda stats: {"stats": stats})
+        self.task = task
+        replica = Replica(task.model, task.moving)
+        inputs, targets = self._largest_batch(replica.device)
+        case = Case(task.model, task.loss, (inputs, targets), task.random, task.moving, task.contrast, task.mixed)
+        self.device, self.choice = replica.device, choose(case, engine.oracle, engine.chunk)
+        self.channels_last = likes_channels_last(task.model, inputs[:2])
+        many = len(task.clients)
+        self.store = store(fresh, replica.row(), many, task.folder, "memory")
+        self.statistics = store(lambda stats: {"stats": stats}, replica.stats(), many, task.folder, "statistics")
+        self.factors: dict[int, Tensor | None] = {}
         self.here = threading.local()
         self.lock = threading.Lock()
         # Dropout draws from one generator per process: such models take one worker, for the sake of the bits.
-        on_cpu = next(task.model.parameters()).device.type == "cpu"
-        workers = 1 if task.random or not on_cpu else engine.workers or cores()
-        self.pool = ThreadPoolExecutor(workers, "fedstride", initializer=torch.set_num_threads, initargs=(1,))
+        most = 1 if task.random or self.device.type != "cpu" else engine.workers or cores()
+        self.pace = Pace(most, fixed=engine.workers is not None)
+        self.pool = ThreadPoolExecutor(most, "fedstride", initializer=torch.set_num_threads, initargs=(1,))
         self.default = torch.get_default_device()
+        keep_freed_memory()
+        log.info("local engine: %s oracle, chunks of %d: %s", self.choice.oracle, self.choice.chunk, self.choice.why)
+
+    def about(self) -> dict[str, Any]:
+        return {"engine": "local", **self.choice.about(), "channels_last": self.channels_last, **self.pace.about()}
 
     def exchange(
         self, work: Work, x: Vec, stats: Vec, broadcast: State, round: int, cohort: Sequence[tuple[int, int]]
     ) -> Reply:
         total, uploads = WeightedMean(), dict[int, Upload]()
         places: dict[int, tuple[int, int]] = {}  # position in the cohort -> (chunk, row)
+        waiting = list(enumerate(chunks(cohort, self.choice.chunk)))[::-1]
 
         def one(number: int, positions: list[int]) -> None:
             clients = [cohort[p][0] for p in positions]
             try:
-                with self._default_device():
+                with self._surroundings():
                     upload = self._work(work, x, stats, broadcast, round, [cohort[p] for p in positions])
             except Exception as error:
                 error.add_note(f"fedstride: in round {round + 1}, while working for client(s) {clients}")
@@ -100,14 +132,21 @@ class LocalClients:
                     fields = {name: v[row] for name, v in upload.fields.items()}
                     total.add(position, self.task.weights[cohort[position][0]], fields)
 
-        jobs = [self.pool.submit(one, i, chunk) for i, chunk in enumerate(self._chunks(cohort))]
-        try:
-            for job in jobs:
-                job.result()
-        except BaseException:
-            for job in jobs:
-                job.cancel()
-            raise
+        def lane() -> None:
+            while waiting:
+                try:
+                    number, positions = waiting.pop()
+                except IndexError:  # another lane was faster
+                    return
+                try:
+                    one(number, positions)
+                except BaseException:
+                    waiting.clear()
+                    raise
+
+        start = time.perf_counter()
+        self._run(lane, len(waiting))
+        self.pace.took(round, time.perf_counter() - start, sum(tau for _, tau in cohort))
         fields, weight = total.finish()
         order = [places[p] for p in range(len(cohort))]
         names = uploads[0].metrics
@@ -131,34 +170,54 @@ class LocalClients:
         return kept | {f"statistics/{k}": v for k, v in self.statistics.state().items()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        device = next(self.task.model.parameters()).device
-        for prefix, store in (("memory/", self.store), ("statistics/", self.statistics)):
+        for prefix, kept in (("memory/", self.store), ("statistics/", self.statistics)):
             part = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-            store.restore(part, lambda v: v.to(device))
+            kept.restore(part, lambda v: v.to(self.device))
 
     def close(self) -> None:
         self.pool.shutdown(cancel_futures=True)
+        self.store.close()
+        self.statistics.close()
 
-    def _chunks(self, cohort: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
-        for i in range(0, len(cohort), self.chunk):
-            yield sorted(range(i, min(i + self.chunk, len(cohort))), key=lambda p: -cohort[p][1])
+    def _run(self, lane: Callable[[], None], chunks: int) -> None:
+        """The work in as many lanes as are worth it; alone, in the caller's thread."""
+        lanes = min(self.pace.workers, chunks)
+        if lanes == 1:
+            lane()
+            return
+        jobs = [self.pool.submit(lane) for _ in range(lanes)]
+        for job in jobs:
+            job.exception()  # all come to an end first
+        for job in jobs:
+            job.result()
+
+    def _largest_batch(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        task = self.task
+        sizes = task.clients.sizes
+        largest = max(range(len(sizes)), key=sizes.__getitem__)
+        most = min(sizes[largest], task.batch_size or sizes[largest])
+        inputs, targets = task.clients[largest].take(torch.arange(most, device="cpu"))
+        return inputs.to(device), targets.to(device)
 
     def _work(
         self, work: Work, x: Vec, stats: Vec, broadcast: State, round: int, chunk: Sequence[tuple[int, int]]
     ) -> Upload:
         task, clients = self.task, tuple(c for c, _ in chunk)
-        sizes = [len(task.clients[c]) for c in clients]
+        samples = [task.clients[c] for c in clients]
+        sizes = [len(s) for s in samples]
         batch = [n if task.batch_size is None else min(n, task.batch_size) for n in sizes]
         steps = tuple(tau for _, tau in chunk)
         site = Site(
             Plan(task.seed, round, task.rounds, clients, steps, _col(x, sizes), _col(x, batch), broadcast),
-            [task.clients[c] for c in clients],
+            samples,
             self._replica(),
             task.loss,
             task.reduction,
             task.batch_size,
             task.random,
             buffers=task.buffers,
+            choice=self.choice,
+            factors=self.factors,
         )
         if len(stats):
             site.stats = self.statistics.rows(clients, stats)["stats"]
@@ -175,17 +234,34 @@ class LocalClients:
         replica.bind_stats(stats)
         replica.module.eval()
         inputs, targets = (t.to(replica.device) for t in batch)
-        with torch.no_grad(), self._default_device():
+        with self._surroundings(), torch.no_grad():
             return replica.module(inputs), targets
 
-    def _default_device(self) -> AbstractContextManager[Any]:
-        """Torch's default device is a thread's own; asked for only where it is not the CPU, because it costs."""
-        return nullcontext() if self.default.type == "cpu" else self.default
+    @contextmanager
+    def _surroundings(self) -> Iterator[None]:
+        """What is a thread's own in torch: gradients on, the default device and mixed precision as the user wants them."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.enable_grad())
+            if self.default.type != "cpu":  # asked for only where it is needed, because it costs
+                stack.enter_context(self.default)
+            if self.task.mixed:
+                stack.enter_context(torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False))
+            yield
 
     def _replica(self) -> Replica:
         if not hasattr(self.here, "replica"):
             task = self.task
             with self.lock:
                 self.here.replica = Replica(task.model, task.moving, task.buffers == "frozen")
+                self.here.replica.channels_last = self.channels_last
         replica: Replica = self.here.replica
         return replica
+
+
+def chunks(cohort: Sequence[tuple[int, int]], most: int) -> Iterator[list[int]]:
+    """Positions in the cohort, in chunks of like size; in each, those with most steps first."""
+    n = len(cohort)
+    count = -(-n // most)
+    for i in range(count):
+        part = range(i * n // count, (i + 1) * n // count)
+        yield sorted(part, key=lambda p: -cohort[p][1])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
 from fedstride.client.site import Samples
+from fedstride.data.federation import Federation, Lazy
 from fedstride.losses import Loss
 from fedstride.rows import State, Vec
 from fedstride.work import Work
@@ -21,7 +23,7 @@ class Task:
     model: nn.Module
     loss: Loss
     reduction: str | None  # of the loss over a batch
-    clients: Sequence[Samples]
+    clients: Federation | Lazy
     weights: Sequence[float]  # one per client, not normalised
     batch_size: int | None
     seed: int
@@ -29,6 +31,9 @@ class Task:
     moving: tuple[str, ...]  # buffers that move in training
     buffers: str  # what happens to them: average, local or frozen
     random: bool  # the model draws random numbers
+    contrast: bool = False  # the objective compares the features of several models
+    mixed: bool = False  # forward passes in bfloat16
+    folder: Path | None = None  # of the checkpoint
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class Clients(Protocol):
     def exchange(
         self, work: Work, x: Vec, stats: Vec, broadcast: State, round: int, cohort: Sequence[tuple[int, int]]
     ) -> Reply:
-        """Let the cohort of (client, steps) pairs work. What they remember counts only after commit()."""
+        """Let the cohort of (client, steps) pairs work, longest first. What they remember counts only after commit()."""
         ...
 
     def commit(self) -> None: ...
@@ -62,6 +67,10 @@ class Clients(Protocol):
         ...
 
     def restore(self, state: dict[str, Tensor]) -> None: ...
+
+    def about(self) -> dict[str, Any]:
+        """How gradients are computed, and by how many workers."""
+        ...
 
     def close(self) -> None: ...
 

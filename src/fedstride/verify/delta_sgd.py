@@ -21,6 +21,7 @@ from torch import Tensor
 from fedstride.algorithm import Algorithm
 from fedstride.client.plan import Plan
 from fedstride.client.step import DeltaSGD
+from fedstride.engine import Local
 from fedstride.losses import Loss
 from fedstride.oracle import Oracle
 from fedstride.recipes import delta_sgd
@@ -102,7 +103,7 @@ def lyapunov_function(rule: DeltaSGD | None = None) -> Iterator[Measured]:
         for name, (problem, rounds, steps) in settings.items():
             solution = problem.minimiser
             eye = Carried(rule or DeltaSGD(lr0=0.01, gamma=1.0, delta=1.0))
-            iterates(problem, near(solution), Algorithm(eye), rounds, loss, local_steps=steps)
+            iterates(problem, near(solution), Algorithm(eye), rounds, loss, local_steps=steps, engine=Local(chunk=1))
             V = lyapunov(eye.notes, solution)
             largest = max(new / old for old, new in pairwise(V))
             yield f"{kind}, {name}: largest ratio of the Lyapunov function", largest, "<=", 1 + ROUNDING
@@ -126,7 +127,7 @@ def step_sizes(rule: type[DeltaSGD] = DeltaSGD) -> Iterator[Measured]:
     for name, batch, L in (("full batch", None, problem.L), ("batches of 3", 3, problem.L_component)):
         for lr0 in (1e-3, 10.0):
             eye = Carried(rule(lr0=lr0))
-            iterates(problem, x0, Algorithm(eye), 1, local_steps=25, batch_size=batch)
+            iterates(problem, x0, Algorithm(eye), 1, local_steps=25, batch_size=batch, engine=Local(chunk=1))
             floor = min(eye.rule.gamma / (2 * L), lr0)
             least = min(note.eta for own in eye.notes.values() for note in own) / floor
             yield f"{name}, lr0 = {lr0:g}: least eta_k / min{{gamma / (2 L), lr0}}", least, ">=", 1 - ROUNDING
@@ -152,7 +153,7 @@ def no_difference(rule: type[DeltaSGD] = DeltaSGD) -> Iterator[Measured]:
         name = "reuse_gradient" if reuse else "two gradients a step"
         for where, loss in (("a linear loss", _linear), ("at the minimiser", half_sum_square)):
             eye = Carried(rule(reuse_gradient=reuse))
-            iterates(line, x0, Algorithm(eye), 1, loss, local_steps=5)
+            iterates(line, x0, Algorithm(eye), 1, loss, local_steps=5, engine=Local(chunk=1))
             off = sum(abs(ratio - 1) for ratio in grown(eye.rule, eye.notes[0]))  # unlike max, a sum shows every NaN
             yield f"{where}, {name}: deviations from the growth allowed", off, "<=", ROUNDING
 

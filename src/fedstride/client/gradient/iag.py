@@ -68,23 +68,37 @@ class _Running:
         self.estimate = self.base[1].clone()
         for row, n in enumerate(map(len, self.site.samples)):
             if self.rule.keeps_table(n, self.site.plan.steps[row]):
-                old = [self._component(row, j, self.x[None], charged=False) for j in range(self.rule.components(n))]
-                self.tables[row] = torch.cat(old)
+                parts = [
+                    self.site.components([row], [j], self.rule.block, charged=False)
+                    for j in range(self.rule.components(n))
+                ]
+                self.tables[row] = torch.cat([part.grad(self.x[None])[1] for part in parts])
 
     def oracle(self, k: int, active: int) -> Oracle:
         return _Estimate(self, k, active)
 
-    def refresh(self, row: int, j: int, y: Vec) -> None:
-        new = self._component(row, j, y[None])
-        old = (
-            self.tables[row][j : j + 1] if row in self.tables else self._component(row, j, self.x[None], charged=False)
-        )
-        self.estimate[row] += self.site.share(row, j, self.rule.block) * (new - old)[0]  # 002 eq. (6)
-        if row in self.tables:
-            self.tables[row][j] = new[0]
+    def refresh(self, k: int, W: Rows) -> None:
+        """Step k's component of every active client, at its W instead of where it was."""
+        site, block, active = self.site, self.rule.block, range(len(W))
+        chosen = [(k - 1) % self.rule.components(len(site.samples[row])) for row in active]
+        new = site.components(list(active), chosen, block).grad(W)[1]
+        old = self._old(chosen, new)
+        share = new.new_tensor([site.share(row, j, block) for row, j in zip(active, chosen, strict=True)])[:, None]
+        self.estimate[: len(W)] += share * (new - old)  # 002 eq. (6)
+        for row, table in self.tables.items():
+            if row in active:
+                table[chosen[row]] = new[row]
 
-    def _component(self, row: int, j: int, y: Rows, charged: bool = True) -> Rows:
-        return self.site.component(row, j, self.rule.block, charged).grad(y)[1]
+    def _old(self, chosen: list[int], like: Rows) -> Rows:
+        old = torch.empty_like(like)
+        kept = [row for row in range(len(like)) if row in self.tables]
+        again = [row for row in range(len(like)) if row not in self.tables]
+        for row in kept:
+            old[row] = self.tables[row][chosen[row]]
+        if again:
+            some = self.site.components(again, [chosen[row] for row in again], self.rule.block, charged=False)
+            old[again] = some.grad(repeat(self.x, len(again)))[1]
+        return old
 
 
 @dataclass(frozen=True)
@@ -96,9 +110,7 @@ class _Estimate:
     def grad(self, W: Rows) -> tuple[Col, Rows]:
         run = self.running
         if self.k > 0:
-            for row in range(self.active):
-                j = (self.k - 1) % run.rule.components(len(run.site.samples[row]))
-                run.refresh(row, j, W[row])
+            run.refresh(self.k, W)
         return run.base[0][: self.active], run.estimate[: self.active].clone()
 
     def loss(self, W: Rows) -> Col:

@@ -12,7 +12,7 @@ import torch
 
 from fedstride.client.plan import Plan
 from fedstride.errors import InvalidInput, at_least_one, fraction, nearest, positive
-from fedstride.oracle import Oracle
+from fedstride.oracle import Oracle, along
 from fedstride.rows import Col, Rows, State, Vec, sq
 
 RESETS = ("keep", "max", "grow")
@@ -54,12 +54,12 @@ class Armijo:
         trials, found = torch.zeros_like(eta), square.sqrt() < TINY
         still = ~found
         open_rows = torch.where(still[:, 0])[0].tolist()
+        loss_at = along(oracle, W, G) if open_rows else None
         for _ in range(TRIALS):
-            if not open_rows:
+            if loss_at is None or not open_rows:
                 break
             some = open_rows if len(open_rows) < len(W) else slice(None)
-            part = oracle if isinstance(some, slice) else oracle.take(open_rows)
-            value = part.loss(W[some] - eta[some] * G[some])
+            value = loss_at(eta[some], open_rows)
             trials[some] += 1
             enough = value <= L[some] - self.c * eta[some] * square[some]  # 000 eq. (3)
             found[some] = enough

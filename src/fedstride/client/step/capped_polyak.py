@@ -12,7 +12,7 @@ import torch
 
 from fedstride.client.plan import Plan
 from fedstride.errors import fraction, positive
-from fedstride.oracle import Oracle
+from fedstride.oracle import Oracle, along
 from fedstride.rows import Col, Rows, State, Vec, sq
 
 
@@ -43,7 +43,7 @@ class CappedPolyak:
         rows = torch.where((polyak > state["cap"])[:, 0])[0].tolist() if first else []
         if rows:
             cap = state["cap"][rows]
-            value = oracle.take(rows).loss(W[rows] - cap * G[rows])
+            value = along(oracle, W, G)(cap, rows)
             enough = value <= L[rows] - self.c * cap * sq(G[rows])
             state["vote"][rows] = 4 * enough.to(W.dtype) - 3
             state["cap"][rows] = torch.where(enough, cap, cap / 2)

@@ -1,44 +1,17 @@
-"""Loss and gradient of C clients at once, each on its own batch. Here: one client after another, through one module."""
+"""One client after another, by automatic differentiation through one module: any model, any loss."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from fedstride.losses import Loss
 from fedstride.model import Replica, own_randomness
+from fedstride.oracle.protocol import Batch, Contrast, Meter
 from fedstride.rows import Col, Rows
-
-
-class Oracle(Protocol):
-    """The clients' data at this step."""
-
-    def loss(self, W: Rows) -> Col: ...
-
-    def grad(self, W: Rows) -> tuple[Col, Rows]: ...
-
-    def take(self, rows: list[int]) -> Oracle:
-        """The same batches, for some of the rows only."""
-        ...
-
-
-class Contrast(Protocol):
-    """A term of the loss that compares a client's features with those of other models (MOON)."""
-
-    def others(self, replica: Replica, row: int, inputs: Tensor) -> tuple[Tensor, ...]: ...
-
-    def value(self, z: Tensor, others: tuple[Tensor, ...]) -> Tensor: ...
-
-
-class Meter:
-    """Samples evaluated, per client of a chunk: gradients, and forward passes alone."""
-
-    def __init__(self, C: int) -> None:
-        self.gradients, self.forwards = [0] * C, [0] * C
 
 
 class Loop:
@@ -52,7 +25,7 @@ class Loop:
         self,
         replica: Replica,
         loss: Loss,
-        batches: Sequence[tuple[Tensor, Tensor]],
+        batches: Sequence[Batch],
         meter: Meter,
         *,
         rows: Sequence[int] | None = None,

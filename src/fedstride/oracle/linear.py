@@ -1,0 +1,269 @@
+"""Closed forms for linear models: no automatic differentiation, a whole chunk of clients in two matrix products.
+
+f_B(y) = sum_j w_j phi(a_j'y, b_j) with phi = squares, logistic, binary or multinomial cross entropy. Batches of different
+sizes are padded with samples of weight zero.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedstride import losses
+from fedstride.losses import Loss
+from fedstride.models.network import Network
+from fedstride.oracle.protocol import Batch, Meter, Ray
+from fedstride.rows import Col, Rows, Vec, repeat
+
+# Scores and targets [C, K, B] (labels [C, 1, B]) and weights [C, 1, B] -> the loss and its derivative in the scores.
+Phi = Callable[[Tensor, Tensor, Tensor], tuple[Col, Tensor]]
+
+
+def _total(values: Tensor) -> Col:
+    return values.flatten(1).sum(1, keepdim=True)
+
+
+def squares(Z: Tensor, T: Tensor, w: Tensor) -> tuple[Col, Tensor]:
+    R = Z - T
+    S = w * R
+    return _total(S * R), 2 * S
+
+
+def logistic(Z: Tensor, T: Tensor, w: Tensor) -> tuple[Col, Tensor]:
+    margin = -Z * T
+    return _total(w * torch.logaddexp(margin, torch.zeros_like(margin))), -w * T * torch.sigmoid(margin)
+
+
+def binary(Z: Tensor, T: Tensor, w: Tensor) -> tuple[Col, Tensor]:
+    value = F.binary_cross_entropy_with_logits(Z, T, reduction="none")
+    return _total(w * value), w * (torch.sigmoid(Z) - T)
+
+
+def multinomial(Z: Tensor, T: Tensor, w: Tensor) -> tuple[Col, Tensor]:
+    P = torch.log_softmax(Z, 1)
+    value = _total(w * P.gather(1, T)).neg_()
+    return value, P.exp_().scatter_add_(1, T, -torch.ones_like(w)).mul_(w)
+
+
+@dataclass(frozen=True)
+class Form:
+    """A linear model of `inputs` features with `outputs` scores, and its loss."""
+
+    phi: Phi
+    inputs: int
+    outputs: int
+    bias: bool
+    reduction: str  # mean or sum
+
+    @property
+    def labels(self) -> bool:
+        return self.phi is multinomial
+
+
+def form_of(model: nn.Module, loss: Loss, batch: Batch) -> Form | None:
+    """The closed form of a model and its loss, if they have one. Only layers and losses known by their type count."""
+    layer = _layer(model, batch[0].dim())
+    if layer is None or not all(p.requires_grad for p in layer.parameters()):
+        return None
+    form = _phi(loss)
+    if form is None:
+        return None
+    phi, reduction = form
+    inputs, targets = batch
+    n, K = len(inputs), layer.out_features
+    if phi is multinomial:
+        fits = targets.shape == (n,) and not targets.is_floating_point() and K > 1
+    else:  # our own losses take targets in any shape; torch's would broadcast [n, 1] against [n] to [n, n]
+        ours = loss in (losses.mse, losses.logistic, losses.bce_with_logits)
+        fits = targets.shape == (n, K) or (ours and targets.numel() == n * K)
+    return Form(phi, layer.in_features, K, layer.bias is not None, reduction) if fits else None
+
+
+def _layer(model: nn.Module, dims: int) -> nn.Linear | None:
+    before, last = list[nn.Module](), model
+    if type(model).forward in (nn.Sequential.forward, Network.forward):
+        *before, last = model.children()
+    plain = all(type(m) is nn.Identity or _flattening(m) for m in before)
+    touched = [m for m in model.modules() if m._forward_hooks or m._forward_pre_hooks or m._backward_hooks]
+    flat = dims == 2 or any(_flattening(m) for m in before)
+    return last if type(last) is nn.Linear and plain and flat and not touched else None
+
+
+def _flattening(m: nn.Module) -> bool:
+    return type(m) is nn.Flatten and (m.start_dim, m.end_dim) == (1, -1)
+
+
+def _phi(loss: Loss) -> tuple[Phi, str] | None:
+    known: dict[Loss, Phi] = {
+        losses.mse: squares,
+        F.mse_loss: squares,
+        losses.logistic: logistic,
+        losses.bce_with_logits: binary,
+        F.binary_cross_entropy_with_logits: binary,
+        F.cross_entropy: multinomial,
+    }
+    if loss in known:
+        return known[loss], "mean"
+    kind, reduction = type(loss), getattr(loss, "reduction", None)
+    if reduction not in ("mean", "sum"):
+        return None
+    if kind is nn.MSELoss:
+        return squares, reduction
+    if kind is nn.BCEWithLogitsLoss and loss.weight is None and loss.pos_weight is None:  # type: ignore[attr-defined]
+        return binary, reduction
+    if kind is nn.CrossEntropyLoss and loss.weight is None and loss.label_smoothing == 0:  # type: ignore[attr-defined]
+        return (multinomial, reduction) if loss.ignore_index == -100 else None  # type: ignore[attr-defined]
+    return None
+
+
+@dataclass
+class Samples:
+    """The batches of a chunk as matrices: features X [C, B, F], targets T, weights w [C, 1, B], counts for the meter."""
+
+    X: Tensor
+    T: Tensor
+    w: Tensor
+    sizes: list[int]
+
+    def take(self, rows: list[int]) -> Samples:
+        return Samples(self.X[rows], self.T[rows], self.w[rows], [self.sizes[i] for i in rows])
+
+
+def gathered(form: Form, batches: Sequence[Batch]) -> Samples:
+    sizes = [len(inputs) for inputs, _ in batches]
+    B = max(sizes)
+    X = _padded([inputs.reshape(n, -1) for (inputs, _), n in zip(batches, sizes, strict=True)], B)
+    flat = [targets.reshape(n, -1) for (_, targets), n in zip(batches, sizes, strict=True)]
+    T = _padded(flat, B).transpose(1, 2)
+    counts = X.new_tensor(sizes)[:, None, None]
+    w = X.new_ones(len(sizes), 1, B) if min(sizes) == B else (torch.arange(B, device=X.device) < counts).to(X.dtype)
+    if form.labels:
+        there = T != -100  # torch's mark for samples that do not count
+        w, T = w * there, T.clamp(min=0)
+        counts = w.sum(2, keepdim=True)
+    else:
+        counts, T = counts * form.outputs, T.to(X.dtype)
+    return Samples(X, T, w / counts if form.reduction == "mean" else w, sizes)
+
+
+def _padded(parts: list[Tensor], B: int) -> Tensor:
+    if all(len(p) == B for p in parts):
+        return torch.stack(parts) if len(parts) > 1 else parts[0][None]
+    return torch.stack([F.pad(p, (0, 0, 0, B - len(p))) for p in parts])
+
+
+class Linear:
+    """f_B and its gradient for all rows together, from the scores Z = W X' + offset."""
+
+    def __init__(
+        self,
+        form: Form,
+        samples: Samples,
+        meter: Meter,
+        rows: Sequence[int] | None = None,
+        offset: Tensor | None = None,
+    ) -> None:
+        self.form, self.samples, self.meter, self.offset = form, samples, meter, offset
+        self.rows = list(range(len(samples.sizes))) if rows is None else list(rows)  # positions in the chunk
+        self.last: tuple[Rows, int, Tensor] | None = None  # where the last gradient was taken, its version, the scores
+
+    def loss(self, W: Rows) -> Col:
+        self._charge(self.meter.forwards)
+        return self.form.phi(self._scores(W), self.samples.T, self.samples.w)[0]
+
+    def grad(self, W: Rows) -> tuple[Col, Rows]:
+        form, X = self.form, self.samples.X
+        Z = self._scores(W)
+        self.last = W, W._version, Z
+        L, D = form.phi(Z, self.samples.T, self.samples.w)
+        self._charge(self.meter.gradients)
+        if not form.bias:
+            return L, torch.bmm(D, X).flatten(1)
+        G = torch.empty_like(W)
+        at = form.outputs * form.inputs
+        torch.bmm(D, X, out=G[:, :at].view(len(W), form.outputs, -1))
+        torch.sum(D, 2, out=G[:, at:])
+        return L, G
+
+    def along(self, W: Rows, D: Rows) -> Ray:
+        """Scores are linear too: whatever the number of trials, the samples are read once."""
+        here = self.last is not None and self.last[0] is W and self.last[1] == W._version
+        Z = self.last[2] if self.last is not None and here else self._scores(W)
+        slope = self._scores(D, linear=True)
+        s, phi = self.samples, self.form.phi
+
+        def value(eta: Col, rows: list[int]) -> Col:
+            for i in rows:
+                self.meter.forwards[self.rows[i]] += s.sizes[i]
+            if len(rows) == len(Z):
+                return phi(torch.addcmul(Z, eta[:, :, None], slope, value=-1), s.T, s.w)[0]
+            return phi(torch.addcmul(Z[rows], eta[:, :, None], slope[rows], value=-1), s.T[rows], s.w[rows])[0]
+
+        return value
+
+    def take(self, rows: list[int]) -> Linear:
+        some = copy.copy(self)
+        some.samples, some.rows, some.last = self.samples.take(rows), [self.rows[i] for i in rows], None
+        some.offset = None if self.offset is None else self.offset[rows]
+        return some
+
+    def _scores(self, W: Rows, linear: bool = False) -> Tensor:
+        """Z [C, K, B]; `linear`: of a direction, to which no offset belongs."""
+        form, X = self.form, self.samples.X
+        at = form.outputs * form.inputs
+        weight = W[:, :at].view(len(W), form.outputs, -1)
+        if form.bias:
+            return torch.baddbmm(W[:, at:, None], weight, X.transpose(1, 2))
+        if self.offset is None or linear:
+            return torch.bmm(weight, X.transpose(1, 2))
+        return torch.baddbmm(self.offset, weight, X.transpose(1, 2))
+
+    def _charge(self, counts: list[int]) -> None:
+        for i, n in zip(self.rows, self.samples.sizes, strict=True):
+            counts[i] += n
+
+
+@dataclass
+class Reduced:
+    """A wide full-batch problem in the span of its samples: y = x + Q'z, of as many coordinates as there are samples.
+
+    A = L Q with L the Cholesky factor of the Gram matrix A A', so that lengths and angles stay what they are, and a step costs
+    n^2 instead of n d: any rule that is blind to the choice of axes moves as it would in full.
+    """
+
+    form: Form
+    samples: Samples  # the full ones
+    factors: Tensor  # L [C, n, n]
+    oracle: Linear
+    origin: Vec
+
+    def oracles(self, k: int, active: int) -> Linear:
+        return self.oracle if active == len(self.factors) else self.oracle.take(list(range(active)))
+
+    def lift(self, Z: Rows) -> Rows:
+        """Q'z = A' L^-T z, as rows of the full model."""
+        form, X = self.form, self.samples.X
+        z = Z.view(len(Z), form.outputs, -1)
+        solved = torch.linalg.solve_triangular(self.factors.to(Z.dtype), z, upper=False, left=False)  # s L = z
+        weight = torch.bmm(solved, X).flatten(1)
+        return torch.cat([weight, solved.sum(2)], 1) if form.bias else weight
+
+
+def reduced(form: Form, samples: Samples, factors: Tensor, x: Vec, meter: Meter) -> Reduced:
+    scores = Linear(form, samples, Meter(len(samples.sizes)))._scores(repeat(x, len(samples.sizes)))
+    n = samples.X.shape[1]
+    small = Form(form.phi, n, form.outputs, False, form.reduction)
+    oracle = Linear(small, Samples(factors.to(x.dtype), samples.T, samples.w, samples.sizes), meter, offset=scores)
+    return Reduced(form, samples, factors, oracle, x.new_zeros(form.outputs * n))
+
+
+def factor(form: Form, inputs: Tensor) -> Tensor | None:
+    """The Cholesky factor of one client's Gram matrix, in double precision; None where samples depend on each other."""
+    A = inputs.reshape(len(inputs), -1).double()
+    L, info = torch.linalg.cholesky_ex(A @ A.T + form.bias)
+    return None if int(info) or float(L.diagonal().min()) < 1e-7 * float(L.diagonal().max()) else L
