@@ -4,10 +4,10 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check verify format clean FORCE
+.PHONY: help setup demo test check verify bench-peers format clean FORCE
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(STAMP)  ## create .venv with fedstride and the development tools
 	@:
@@ -26,6 +26,17 @@ check: setup  ## lint, formatting and types
 
 verify: setup  ## check the theory numerically
 	@$(VENV)/bin/fedstride verify
+
+# Each in an environment of its own, because their requirements exclude each other. A failure leaves the others alone.
+TORCH := $(shell grep '^torch==' constraints.txt)
+INSTALL = $(PYTHON) -m venv --clear .peers/$(1) \
+	&& timeout 900 .peers/$(1)/bin/python -m pip install --quiet --disable-pip-version-check $(2) \
+	&& echo "bench-peers: $(1) is installed" || { rm -rf .peers/$(1); echo "bench-peers: $(1) could not be installed"; }
+
+bench-peers:  ## install the libraries that `fedstride bench speed` compares with into .peers (3 GB)
+	@$(call INSTALL,pfl,$(TORCH) numpy pfl==0.6.0)
+	@$(call INSTALL,flower,$(TORCH) numpy 'flwr[simulation]==1.41.0')
+	@$(call INSTALL,fedjax,fedjax==0.0.17 dm-haiku==0.0.17 jax==0.10.2)
 
 format: setup  ## fix what can be fixed, and format
 	@$(PY) -m ruff check --fix

@@ -297,10 +297,14 @@ def _iag(rule: IAG, task: Task, steps: Callable[[int, int], int]) -> None:
         rule.check_memory(client, n, steps(0, client), row.nbytes)
 
 
-def mixed_of(precision: str | None) -> bool:
+def mixed_of(precision: str | None, model: nn.Module) -> bool:
     if precision not in (None, "bfloat16"):
         raise InvalidInput(
             f'precision={precision!r} is unknown; expected None, or "bfloat16" for mixed precision. '
             "For another type of parameters convert the model: model.double()."
+        )
+    if precision is not None and Replica(model).dtype != torch.float32:
+        raise Refused(
+            f"precision={precision!r} with a model in {Replica(model).dtype}: only float32 can be mixed with it."
         )
     return precision is not None

@@ -58,6 +58,11 @@ class Replica:
             filters = self.channels_last and len(shape) == 4
             p.data = part.view(shape).contiguous(memory_format=CHANNELS_LAST) if filters else part.view(shape)
 
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """The output, in the model's own precision: mixed precision ends before the loss."""
+        output: Tensor = self.module(inputs)
+        return output.to(self.dtype) if output.dtype is torch.bfloat16 else output
+
     def train(self) -> None:
         self.module.train()
         if self.frozen_stats:

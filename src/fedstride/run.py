@@ -120,7 +120,8 @@ def train(
         buffers=buffers,
         random=probed.random,
         contrast=isinstance(chosen.objective, Moon),
-        mixed=check.mixed_of(precision),
+        full=chosen.exchanges_gradients or not chosen.gradient.batches,
+        mixed=check.mixed_of(precision, model),
         folder=None if checkpoint is None else Path(checkpoint) / "clients",
     )
     steps = check.steps_of(local_steps, epochs, batch_size, federated.sizes)

@@ -186,6 +186,7 @@ class Session:
             "clients": len(task.clients),
             "sizes": seed_of(*task.clients.sizes),  # a digest, as the next two
             "buffers": task.buffers,
+            "precision": "bfloat16" if task.mixed else None,
             "oracle": _oracle(self.clients.about()),
             "weights": seed_of(*map(str, task.weights)),
             "local_steps": seed_of(*(self.steps(0, c) for c in range(len(task.clients)))),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -13,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 import fedstride
+from fedstride.cli.bench import app as bench
 from fedstride.cli.common import Json
 from fedstride.cli.data import app as data
 from fedstride.cli.run import compare, report, run
@@ -62,21 +62,4 @@ def algorithms(as_json: Json = False) -> None:
 
 
 app.command()(verify)
-
-bench = typer.Typer(no_args_is_help=True, help="Measure, on this machine; every figure is a ratio within one run.")
 app.add_typer(bench, name="bench")
-
-
-@bench.command()
-def overhead(
-    repeats: Annotated[int, typer.Option(min=1, help="Interleaved pairs of rounds.")] = 15, as_json: Json = False
-) -> None:
-    """What the library adds to a hand-written PyTorch loop: a CNN of 582,026 parameters, batch 64, one thread."""
-    from fedstride.bench.overhead import measure
-
-    *_, last = measure(repeats)
-    if as_json:
-        typer.echo(json.dumps(asdict(last), indent=2))
-        return
-    typer.echo(f"by hand {last.by_hand:.3f} s, fedstride {last.fedstride:.3f} s, median of {repeats} interleaved pairs")
-    typer.echo(f"ratio {last.ratio:.3f}; relative difference of the two models {last.difference:.1e}")

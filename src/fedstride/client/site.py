@@ -13,16 +13,29 @@ from fedstride.client.plan import Plan
 from fedstride.losses import Loss
 from fedstride.model import Replica
 from fedstride.oracle import Batch, Choice, Contrast, Form, Linear, Loop, Meter, Oracle, Vmap
-from fedstride.oracle.linear import Reduced, factor, gathered, reduced
+from fedstride.oracle.linear import Reduced, ahead, factor, gathered, reduced
+from fedstride.oracle.linear import Samples as Matrices
 from fedstride.rows import Rows, Vec, generator, seed_of
 
-FACTORS_BYTES = 2**28  # of Gram matrices kept from round to round
+AHEAD_NUMBERS = 2**21  # of samples fetched together for a chunk's next steps
 
 
 class Samples(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, index: Tensor | None = None) -> tuple[Tensor, Tensor]: ...
+
+
+@dataclass(frozen=True)
+class Factor:
+    """The factor of a client's Gram matrix, and whose it is."""
+
+    inputs: Tensor
+    version: int  # of the inputs
+    L: Tensor | None  # None: samples depend on each other
+
+    def belongs_to(self, inputs: Tensor) -> bool:
+        return self.inputs is inputs and self.version == inputs._version
 
 
 @dataclass
@@ -40,20 +53,26 @@ class Site:
     buffers: str = "average"  # what happens to them: average, local or frozen
     contrast: Contrast | None = None
     choice: Choice = field(default_factory=Choice)
-    factors: dict[int, Tensor | None] = field(default_factory=dict)  # by client, kept by the engine
+    factors: dict[int, Factor] | None = None  # by client, kept by the engine; None: not worth it
     meter: Meter = field(init=False)
     _whole: dict[int, Oracle] = field(init=False, default_factory=dict)  # by active rows: the same at every step
+    sizes: list[int] = field(init=False)
+    _ahead: dict[tuple[int, int], Matrices] = field(init=False, default_factory=dict)  # by step and active rows
     _orders: dict[tuple[int, int], Tensor] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.meter = Meter(len(self.samples))
+        self.meter, self.sizes = Meter(len(self.samples)), [len(s) for s in self.samples]
 
     def batch(self, k: int, active: int) -> Oracle:
         """Step k's batches of the first `active` clients."""
+        if (k, active) in self._ahead and self.choice.form is not None:
+            return Linear(self.choice.form, self._ahead[k, active], self.meter)
         index = [self._index(i, k) for i in range(active)]
         same = all(i is None for i in index) and not self.random and self.stats is None and self.contrast is None
         if same and active in self._whole:
             return self._whole[active]
+        if self.choice.form is not None and not same:
+            return Linear(self.choice.form, self._fetched(self.choice.form, k, active), self.meter)
         batches = [self._here(self.samples[i].take(index[i])) for i in range(active)]
         oracle = self._oracle(batches, range(active), k, moves_stats=self.buffers != "frozen")
         if same:
@@ -66,41 +85,32 @@ class Site:
 
     def reduced(self, x: Vec) -> Reduced | None:
         """The clients' full-batch problems in the span of their samples, where that saves work."""
-        form, sizes = self.choice.form, [len(s) for s in self.samples]
-        if form is None or self.plan.steps[-1] < 2 or any(self._index(i, 0) is not None for i in range(len(sizes))):
-            return None
-        if 2 * max(sizes) > form.inputs:
+        form, kept = self.choice.form, self.factors
+        if form is None or kept is None or self.plan.steps[-1] < 2:
             return None
         batches = [self._here(s.take()) for s in self.samples]
-        factors = [self._factor(form, client, b[0]) for client, b in zip(self.plan.clients, batches, strict=True)]
-        if any(L is None for L in factors):
-            return None
-        n = max(sizes)
-        padded = x.new_zeros(len(sizes), n, n)
-        for one, L, size in zip(padded, factors, sizes, strict=True):
-            one.fill_diagonal_(1.0)
-            one[:size, :size] = L
-        return reduced(form, gathered(form, batches), padded, x, self.meter)
-
-    def _factor(self, form: Form, client: int, inputs: Tensor) -> Tensor | None:
-        if client in self.factors:
-            return self.factors[client]
-        found = factor(form, inputs)
-        if found is None or len(self.factors) * found.nbytes < FACTORS_BYTES:
-            self.factors[client] = found
-        return found
+        n, factors = max(self.sizes), x.new_zeros(len(self.sizes), max(self.sizes), max(self.sizes))
+        for client, (inputs, _), padded in zip(self.plan.clients, batches, factors, strict=True):
+            if client not in kept or not kept[client].belongs_to(inputs):
+                kept[client] = Factor(inputs, inputs._version, factor(form, inputs))
+            L = kept[client].L
+            if L is None:
+                return None
+            padded[len(L) : n, len(L) : n].fill_diagonal_(1.0)
+            padded[: len(L), : len(L)] = L
+        return reduced(form, gathered(form, batches), factors, x, self.meter)
 
     def components(self, rows: list[int], chosen: list[int], block: int, charged: bool = True) -> Oracle:
         """Of each of these clients one block of samples, in their order."""
         batches = []
         for row, j in zip(rows, chosen, strict=True):
-            index = torch.arange(j * block, min((j + 1) * block, len(self.samples[row])), device="cpu")
+            index = torch.arange(j * block, min((j + 1) * block, self.sizes[row]), device="cpu")
             batches.append(self._here(self.samples[row].take(index)))
         return self._oracle(batches, rows, meter=self.meter if charged else Meter(len(self.samples)))
 
     def share(self, row: int, j: int, block: int) -> float:
         """The weight of block j's loss in f_i: its part of the samples for a mean, 1 for a sum."""
-        n = len(self.samples[row])
+        n = self.sizes[row]
         return min(block, n - j * block) / n if self.reduction == "mean" else 1.0
 
     def noise(self, row: int, k: int, like: Tensor) -> Tensor:
@@ -139,8 +149,28 @@ class Site:
             moves_stats=moves_stats,
         )
 
+    def _fetched(self, form: Form, k: int, active: int) -> Matrices:
+        """Step k's batches as matrices; those of the next steps come with them."""
+        steps = self._like_steps(form, k, active)
+        some = [torch.cat([index[i] for index in steps]) if steps else self._index(i, k) for i in range(active)]
+        batches = [self._here(s.take(index)) for s, index in zip(self.samples, some, strict=False)]
+        found = ahead(form, batches, len(steps)) if steps else [gathered(form, batches)]
+        self._ahead = {(k + j, active): samples for j, samples in enumerate(found)}
+        return found[0]
+
+    def _like_steps(self, form: Form, k: int, active: int) -> list[list[Tensor]]:
+        """The samples of steps k, k + 1, ... as long as all batches are whole and fit into the cache."""
+        steps: list[list[Tensor]] = []
+        most = max(1, AHEAD_NUMBERS // (active * form.inputs * (self.batch_size or 1)))
+        for j in range(k, min(k + most, self.plan.steps[active - 1])):
+            index = [i for row in range(active) if (i := self._index(row, j)) is not None]
+            if len(index) < active or any(i.numel() != self.batch_size for i in index):
+                break
+            steps.append(index)
+        return steps
+
     def _index(self, row: int, k: int) -> Tensor | None:
-        n, b = len(self.samples[row]), self.batch_size
+        n, b = self.sizes[row], self.batch_size
         if b is None or b >= n:
             return None
         per_epoch = -(-n // b)

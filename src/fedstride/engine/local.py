@@ -21,11 +21,12 @@ import torch
 from torch import Tensor
 
 from fedstride.client.plan import Plan
-from fedstride.client.site import Samples, Site
+from fedstride.client.site import Factor, Samples, Site
+from fedstride.data.federation import Lazy
 from fedstride.engine.pace import Pace
 from fedstride.engine.protocol import Reply, Task
 from fedstride.engine.store import store
-from fedstride.errors import InvalidInput, nearest
+from fedstride.errors import FedstrideError, InvalidInput, nearest
 from fedstride.losses import correct
 from fedstride.model import Replica, likes_channels_last
 from fedstride.oracle.choice import ORACLES, Case, choose
@@ -33,6 +34,8 @@ from fedstride.rows import Col, State, Vec
 from fedstride.wire import WeightedMean
 from fedstride.work import Upload, Work
 
+SPAN = 256  # most samples of a client whose Gram matrix is worth its making
+SPAN_NUMBERS = 2**25  # of all clients' Gram matrices together: they are kept
 EVALUATION_CHUNK = 1000  # samples; fixed, so that the bits are
 log = logging.getLogger("fedstride")
 
@@ -88,14 +91,21 @@ class LocalClients:
     def __init__(self, engine: Local, task: Task, fresh: Callable[[Vec], State]) -> None:
         self.task = task
         replica = Replica(task.model, task.moving)
-        inputs, targets = self._largest_batch(replica.device)
+        client, (inputs, targets) = self._largest_batch(replica.device)
         case = Case(task.model, task.loss, (inputs, targets), task.random, task.moving, task.contrast, task.mixed)
-        self.device, self.choice = replica.device, choose(case, engine.oracle, engine.chunk)
-        self.channels_last = likes_channels_last(task.model, inputs[:2])
+        self.device = replica.device
+        try:
+            self.choice = choose(case, engine.oracle, engine.chunk)
+        except FedstrideError:
+            raise
+        except Exception as error:
+            error.add_note(f"fedstride: before the first round, on a batch of client {client}, the largest")
+            raise
+        self.channels_last = self.choice.oracle == "loop" and likes_channels_last(task.model, inputs[:2])
         many = len(task.clients)
         self.store = store(fresh, replica.row(), many, task.folder, "memory")
         self.statistics = store(lambda stats: {"stats": stats}, replica.stats(), many, task.folder, "statistics")
-        self.factors: dict[int, Tensor | None] = {}
+        self.factors: dict[int, Factor] | None = {} if self._few_samples() else None
         self.here = threading.local()
         self.lock = threading.Lock()
         # Dropout draws from one generator per process: such models take one worker, for the sake of the bits.
@@ -145,7 +155,11 @@ class LocalClients:
                     raise
 
         start = time.perf_counter()
-        self._run(lane, len(waiting))
+        try:
+            self._run(lane, len(waiting))
+        except BaseException:
+            waiting.clear()  # an interrupted round ends with the chunks in work
+            raise
         self.pace.took(round, time.perf_counter() - start, sum(tau for _, tau in cohort))
         fields, weight = total.finish()
         order = [places[p] for p in range(len(cohort))]
@@ -191,13 +205,20 @@ class LocalClients:
         for job in jobs:
             job.result()
 
-    def _largest_batch(self, device: torch.device) -> tuple[Tensor, Tensor]:
+    def _largest_batch(self, device: torch.device) -> tuple[int, tuple[Tensor, Tensor]]:
         task = self.task
         sizes = task.clients.sizes
         largest = max(range(len(sizes)), key=sizes.__getitem__)
-        most = min(sizes[largest], task.batch_size or sizes[largest])
+        most = sizes[largest] if task.full else min(sizes[largest], task.batch_size or sizes[largest])
         inputs, targets = task.clients[largest].take(torch.arange(most, device="cpu"))
-        return inputs.to(device), targets.to(device)
+        return largest, (inputs.to(device), targets.to(device))
+
+    def _few_samples(self) -> bool:
+        """True if the full-batch problems of wide linear models may be worked on in the span of their samples."""
+        form, sizes, batch = self.choice.form, self.task.clients.sizes, self.task.batch_size
+        if form is None or isinstance(self.task.clients, Lazy) or (batch is not None and batch < max(sizes)):
+            return False
+        return 2 * max(sizes) <= form.inputs and max(sizes) <= SPAN and sum(n * n for n in sizes) <= SPAN_NUMBERS
 
     def _work(
         self, work: Work, x: Vec, stats: Vec, broadcast: State, round: int, chunk: Sequence[tuple[int, int]]
@@ -235,7 +256,7 @@ class LocalClients:
         replica.module.eval()
         inputs, targets = (t.to(replica.device) for t in batch)
         with self._surroundings(), torch.no_grad():
-            return replica.module(inputs), targets
+            return replica(inputs), targets
 
     @contextmanager
     def _surroundings(self) -> Iterator[None]:

@@ -32,6 +32,7 @@ class Task:
     buffers: str  # what happens to them: average, local or frozen
     random: bool  # the model draws random numbers
     contrast: bool = False  # the objective compares the features of several models
+    full: bool = False  # the algorithm asks for gradients of all samples, whatever the batch size
     mixed: bool = False  # forward passes in bfloat16
     folder: Path | None = None  # of the checkpoint
 

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedstride.errors import Refused
 from fedstride.losses import Loss
-from fedstride.model import Replica
+from fedstride.model import Replica, own_randomness
 from fedstride.oracle.linear import Form, form_of
 from fedstride.oracle.loop import Loop
 from fedstride.oracle.protocol import Batch, Meter
@@ -83,7 +83,7 @@ def choose(case: Case, oracle: str = "auto", chunk: int | None = None) -> Choice
 def step_flops(model: nn.Module, loss: Loss, batch: Batch) -> float:
     """FLOPs of one loss and its gradient, counted."""
     replica = Replica(model)
-    with FlopCounterMode(display=False) as counter, torch.enable_grad():
+    with FlopCounterMode(display=False) as counter, torch.enable_grad(), own_randomness(replica.device):
         Loop(replica, loss, [batch], Meter(1)).grad(replica.row()[None])
     return float(counter.get_total_flops())
 

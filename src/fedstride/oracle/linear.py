@@ -7,7 +7,7 @@ sizes are padded with samples of weight zero.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +20,7 @@ from fedstride.models.network import Network
 from fedstride.oracle.protocol import Batch, Meter, Ray
 from fedstride.rows import Col, Rows, Vec, repeat
 
+CHANGED = ("forward", "features", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 # Scores and targets [C, K, B] (labels [C, 1, B]) and weights [C, 1, B] -> the loss and its derivative in the scores.
 Phi = Callable[[Tensor, Tensor, Tensor], tuple[Col, Tensor]]
 
@@ -86,12 +87,14 @@ def form_of(model: nn.Module, loss: Loss, batch: Batch) -> Form | None:
 
 def _layer(model: nn.Module, dims: int) -> nn.Linear | None:
     before, last = list[nn.Module](), model
-    if type(model).forward in (nn.Sequential.forward, Network.forward):
+    features = getattr(type(model), "features", Network.features)
+    if type(model).forward in (nn.Sequential.forward, Network.forward) and features is Network.features:
         *before, last = model.children()
     plain = all(type(m) is nn.Identity or _flattening(m) for m in before)
-    touched = [m for m in model.modules() if m._forward_hooks or m._forward_pre_hooks or m._backward_hooks]
+    touched = [m for m in model.modules() if any(vars(m).get(name) for name in CHANGED)]
     flat = dims == 2 or any(_flattening(m) for m in before)
-    return last if type(last) is nn.Linear and plain and flat and not touched else None
+    alone = len(list(model.parameters())) == len(list(last.parameters()))  # none of the container's own
+    return last if type(last) is nn.Linear and plain and flat and alone and not touched else None
 
 
 def _flattening(m: nn.Module) -> bool:
@@ -107,7 +110,7 @@ def _phi(loss: Loss) -> tuple[Phi, str] | None:
         F.binary_cross_entropy_with_logits: binary,
         F.cross_entropy: multinomial,
     }
-    if loss in known:
+    if isinstance(loss, Hashable) and loss in known:
         return known[loss], "mean"
     kind, reduction = type(loss), getattr(loss, "reduction", None)
     if reduction not in ("mean", "sum"):
@@ -135,14 +138,31 @@ class Samples:
 
 
 def gathered(form: Form, batches: Sequence[Batch]) -> Samples:
+    """One batch per client, padded where they differ in size."""
     sizes = [len(inputs) for inputs, _ in batches]
     B = max(sizes)
     X = _padded([inputs.reshape(n, -1) for (inputs, _), n in zip(batches, sizes, strict=True)], B)
-    flat = [targets.reshape(n, -1) for (_, targets), n in zip(batches, sizes, strict=True)]
-    T = _padded(flat, B).transpose(1, 2)
+    T = _padded([targets.reshape(n, -1) for (_, targets), n in zip(batches, sizes, strict=True)], B)
+    return _weighted(form, X, T, sizes)
+
+
+def ahead(form: Form, batches: Sequence[Batch], steps: int) -> list[Samples]:
+    """The batches of several steps, equal in size, from one piece of samples per client: fetched together, used as views."""
+    C, B = len(batches), len(batches[0][0]) // steps
+    X = torch.stack([inputs for inputs, _ in batches]).view(C * steps, B, -1)
+    T = torch.stack([targets for _, targets in batches]).view(C * steps, B, -1)
+    all_of_them = _weighted(form, X, T, [B] * len(X))
+    X, T, w = (v.view(C, steps, *v.shape[1:]) for v in (X, all_of_them.T, all_of_them.w))
+    return [Samples(X[:, k], T[:, k], w[:, k], [B] * C) for k in range(steps)]
+
+
+def _weighted(form: Form, X: Tensor, T: Tensor, sizes: list[int]) -> Samples:
+    """Targets as the loss wants them, and weights: zero for what does not count."""
+    B, T = X.shape[1], T.transpose(1, 2)
     counts = X.new_tensor(sizes)[:, None, None]
     w = X.new_ones(len(sizes), 1, B) if min(sizes) == B else (torch.arange(B, device=X.device) < counts).to(X.dtype)
     if form.labels:
+        T = T.long()  # torch takes bytes, too
         there = T != -100  # torch's mark for samples that do not count
         w, T = w * there, T.clamp(min=0)
         counts = w.sum(2, keepdim=True)

@@ -86,11 +86,11 @@ class Loop:
             self.meter.forwards[at] += len(inputs) * len(self.others[at])
         replica.bind(row)  # last: autograd reads the parameters again on its way back
         if self.contrast is None:
-            data = self.criterion(replica.module(inputs), targets)
+            data = self.criterion(replica(inputs), targets)
             return data, data
         extra = self.contrast.value(replica.module.features(inputs), self.others[at])  # type: ignore[operator]
         self._bind_stats(i)  # the features' pass does not count
-        data = self.criterion(replica.module(inputs), targets)
+        data = self.criterion(replica(inputs), targets)
         return data + extra, data
 
     def _bind_stats(self, i: int) -> None:

@@ -90,7 +90,8 @@ class Vmap:
 
     def _value(self, parameters: tuple[Tensor, ...], inputs: Tensor, targets: Tensor) -> Tensor:
         named = dict(zip(self.replica.names, parameters, strict=True))
-        return self.criterion(functional_call(self.replica.module, named, (inputs,)), targets)
+        output = functional_call(self.replica.module, named, (inputs,))
+        return self.criterion(output.to(self.replica.dtype) if output.dtype is torch.bfloat16 else output, targets)
 
 
 def _stacked(batches: Sequence[Batch]) -> Batch:

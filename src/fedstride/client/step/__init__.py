@@ -38,5 +38,5 @@ class Step(Protocol):
     def init(self, x: Vec, plan: Plan) -> State: ...
 
     def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
-        """The move: W += result. L and G are the corrected oracle's at W."""
+        """The move: W += result. L and G are the corrected oracle's at W; G may be overwritten."""
         ...

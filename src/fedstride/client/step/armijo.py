@@ -53,7 +53,7 @@ class Armijo:
         square = sq(G)
         trials, found = torch.zeros_like(eta), square.sqrt() < TINY
         still = ~found
-        open_rows = torch.where(still[:, 0])[0].tolist()
+        open_rows = [i for i, searches in enumerate(still[:, 0].tolist()) if searches]
         loss_at = along(oracle, W, G) if open_rows else None
         for _ in range(TRIALS):
             if loss_at is None or not open_rows:

@@ -40,7 +40,7 @@ class CappedPolyak:
         f, g = getattr(oracle, "plain", None) or (L, G)
         polyak = (f / (0.5 * sq(g) + 1e-8)).clamp(min=0)
         first = "started" not in state
-        rows = torch.where((polyak > state["cap"])[:, 0])[0].tolist() if first else []
+        rows = [i for i, binds in enumerate((polyak > state["cap"])[:, 0].tolist()) if binds] if first else []
         if rows:
             cap = state["cap"][rows]
             value = along(oracle, W, G)(cap, rows)

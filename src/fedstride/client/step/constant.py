@@ -38,7 +38,7 @@ class Constant:
         return {"eta": torch.full_like(plan.size, rate(self.lr, self.schedule, plan.round, plan.rounds))}
 
     def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
-        return -state["eta"] * G
+        return G.mul_(-state["eta"])  # in place: the gradient is nobody else's
 
     def effective_steps(self, plan: Plan, mu: float) -> Col:
         return fednova_weight(self.init(plan.size, plan)["eta"], plan.tau, mu)
@@ -58,7 +58,7 @@ class PerStep:
         return {"eta": rate(self.lr, self.schedule, plan.round, plan.rounds) / plan.tau}
 
     def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
-        return -state["eta"] * G
+        return G.mul_(-state["eta"])  # in place: the gradient is nobody else's
 
     def effective_steps(self, plan: Plan, mu: float) -> Col:
         return fednova_weight(self.init(plan.size, plan)["eta"], plan.tau, mu)

@@ -1,0 +1,126 @@
+"""fedstride bench: measure, on this machine."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from fedstride.cli.common import Json, errors_without_traceback
+from fedstride.errors import InvalidInput, nearest
+
+if TYPE_CHECKING:
+    from fedstride.bench.speed import Say
+
+app = typer.Typer(no_args_is_help=True, help="Measure, on this machine; every figure is a ratio within one run.")
+
+
+@app.command()
+def overhead(
+    repeats: Annotated[int, typer.Option(min=1, help="Interleaved pairs of rounds.")] = 15, as_json: Json = False
+) -> None:
+    """What the library adds to a hand-written PyTorch loop: a CNN of 582,026 parameters, batch 64, one thread."""
+    from fedstride.bench.overhead import measure
+
+    *_, last = measure(repeats)
+    if as_json:
+        typer.echo(json.dumps(asdict(last), indent=2))
+        return
+    typer.echo(f"by hand {last.by_hand:.3f} s, fedstride {last.fedstride:.3f} s, median of {repeats} interleaved pairs")
+    typer.echo(f"ratio {last.ratio:.3f}; relative difference of the two models {last.difference:.1e}")
+
+
+@app.command()
+def speed(
+    workload: Annotated[list[str] | None, typer.Option(help="Only this work, or `growth`; may be repeated.")] = None,
+    engine: Annotated[list[str] | None, typer.Option(help="Only this engine, and by hand; may be repeated.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Of every engine, in turns.")] = 5,
+    quick: Annotated[bool, typer.Option("--quick", help="Two repeats, without ResNet-18 and growth.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for speed.json, speed.html and speed.svg.")] = Path("runs/bench"),
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown instead of tables.")] = False,
+    as_json: Json = False,
+) -> None:
+    """How fast the local engine is: against the loop one would write by hand, and against other libraries.
+
+    Every engine first shows that it computes the same model. The others are installed by `make bench-peers`.
+    """
+    from fedstride.bench import show
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that workers end, as after Ctrl-C
+    with errors_without_traceback(), _progress() as say:
+        report = _measure(workload, engine, 2 if quick else repeats, quick, say)
+    out.mkdir(parents=True, exist_ok=True)
+    for name, text in (
+        ("speed.json", json.dumps(report, indent=2) + "\n"),
+        ("speed.html", show.page(report)),
+        ("speed.svg", show.svg(report)),
+    ):
+        (out / name).write_text(text, encoding="utf-8")
+    if as_json or markdown:
+        typer.echo(json.dumps(report, indent=2) if as_json else show.markdown(report))
+        return
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=160)
+    if report["workloads"]:
+        console.print("Times faster than by hand; of matmul peak, memory: by hand / fedstride.")
+    for rows in (show.table(report), show.claims(report), show.growth(report)):
+        if len(rows) > 1:
+            console.print(_table(rows))
+    for line in (*show.notes(report), show.about(report), f"Written: {out}/speed.json, speed.html and speed.svg"):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _measure(
+    workloads: list[str] | None, engines: list[str] | None, repeats: int, quick: bool, say: Say
+) -> dict[str, Any]:
+    from fedstride.bench import speed
+    from fedstride.bench.engines import BY_HAND
+    from fedstride.bench.engines import engines as known_engines
+    from fedstride.bench.workloads import WORKLOADS
+
+    every, known = [*WORKLOADS, "growth"], known_engines()
+    usual = [w for w in every if not (quick and w in ("resnet18", "growth"))]
+    work = _chosen("--workload", workloads, every, usual)
+    chosen = [known[n] for n in dict.fromkeys((BY_HAND.name, *_chosen("--engine", engines, list(known), list(known))))]
+    results = {name: speed.compare(WORKLOADS[name], chosen, repeats, say) for name in work if name != "growth"}
+    grown = speed.growth(say) if "growth" in work else {}
+    found = {"machine": speed.machine(), "repeats": repeats, "workloads": results, "growth": grown}
+    return {**found, "claims": speed.claims(results, grown)}
+
+
+def _chosen(option: str, asked: list[str] | None, known: list[str], usual: list[str]) -> list[str]:
+    for name in asked or ():
+        if name not in known:
+            raise InvalidInput(f"{option} {name!r} is unknown; {nearest(name, known)}")
+    return [name for name in known if name in asked] if asked else usual
+
+
+@contextmanager
+def _progress() -> Iterator[Say]:
+    """What is going on, on standard error: one line that changes on a terminal, else a line for each thing."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True)
+        return
+    with console.status("starting") as status:
+        yield lambda text: status.update(text)
+
+
+def _table(rows: list[list[str]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, title in enumerate(rows[0]):
+        table.add_column(title, justify="right" if i else "left", style="bold" if title == "fedstride" else None)
+    for row in rows[1:]:
+        table.add_row(*row, style="red" if {"WRONG", "missed"} & set(row) else None)
+    return table

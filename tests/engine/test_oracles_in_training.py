@@ -1,0 +1,247 @@
+"""Training with each oracle: workers change no bit, oracles agree, cohorts are worked on longest first."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import signal
+import threading
+import time
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import fedstride as fs
+from fedstride.engine.local import LocalClients, chunks
+from fedstride.models import McMahanCNN
+from fedstride.session import Session
+from fedstride.wire import WeightedMean
+from tests.problems import Classifier, classification, classifier, learn, same_bits, seeded
+
+Local = fs.engine.Local
+ORACLES = ("linear", "vmap", "loop")
+ALGORITHMS = ["fedavg", "fedlin", "scaffold", "fedsls", "delta_sgd", "auto", "fedprox", "feddyn", "fedtrack", "fednova"]
+SIZES, STEPS = (6, 9, 5, 8, 1, 30, 9), (2, 4, 1, 3, 4, 2, 6)
+
+
+def run(algorithm="fedavg", engine=None, **options):
+    given = {"model": seeded(lambda: nn.Linear(4, 3)), "clients": classification(SIZES), "local_steps": STEPS}
+    return learn(algorithm, engine=engine or Local(), **{**given, "rounds": 2, **options})
+
+
+def batches(algorithm):
+    return [None] if algorithm == "fedtrack" else [None, 3]  # whose components are its batches
+
+
+@pytest.mark.parametrize("oracle", ORACLES)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_workers_change_no_bit(algorithm, oracle):
+    for size in batches(algorithm):
+        runs = [run(algorithm, Local(w, oracle, chunk=2), batch_size=size, cohort=6) for w in (1, 2, 3)]
+        assert same_bits(runs[0], runs[1])
+        assert same_bits(runs[0], runs[2])
+        assert runs[2].engine["oracle"] == oracle
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_oracles_agree(algorithm):
+    for size in batches(algorithm):
+        runs = [run(algorithm, Local(oracle=o, chunk=c), batch_size=size) for o in ORACLES for c in (None, 2)]
+        for other in runs[:-1]:
+            assert_close(other.x, runs[-1].x, rtol=1e-10, atol=1e-10)
+            for name in ("gradients", "forwards", "trials", "bytes_up", "participants"):
+                assert other.history[name] == runs[-1].history[name]
+            assert_close(other.history["train_loss"], runs[-1].history["train_loss"], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("oracle", ORACLES)
+def test_the_rule_repeats_itself(oracle):
+    assert same_bits(run("fedsls", Local(oracle=oracle)), run("fedsls", Local(oracle=oracle)))
+
+
+@pytest.fixture
+def cohorts(monkeypatch):
+    seen, ask = [], Session._cohort
+
+    def spy(self, t):
+        seen.append(ask(self, t))
+        return seen[-1]
+
+    monkeypatch.setattr(Session, "_cohort", spy)
+    return seen
+
+
+@pytest.mark.parametrize("size", [None, 4])
+def test_the_longest_work_comes_first(size, cohorts):
+    run(batch_size=size, cohort=5)
+    for cohort in cohorts:
+        work = [tau * min(SIZES[client], size or 100) for client, tau in cohort]
+        assert work == sorted(work, reverse=True)
+        assert all(STEPS[client] == tau for client, tau in cohort)
+        assert len({client for client, _ in cohort}) == 5
+    assert cohorts[0] != cohorts[1]
+
+
+def test_each_client_keeps_its_number_and_its_weight(cohorts):
+    """The history is in the cohort's order, and so are the weights of its means."""
+    weights = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+    data = classification(SIZES)
+    found = run(weights=weights, rounds=1)
+    model = seeded(lambda: nn.Linear(4, 3))
+    losses = [float(nn.functional.cross_entropy(model(inputs), targets).detach()) for inputs, targets in data]
+    expected = sum(w * value for w, value in zip(weights, losses, strict=True)) / sum(weights)
+    assert found.history[0]["train_loss"] == pytest.approx(expected, rel=1e-12)
+    assert [client for client, _ in cohorts[0]] != sorted(client for client, _ in cohorts[0])
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 64, 65, 130])
+@pytest.mark.parametrize("most", [1, 2, 3, 64])
+def test_chunks_are_of_like_size_and_sorted(n, most):
+    luck = random.Random(n)
+    cohort = [(client, luck.randint(1, 5)) for client in range(n)]
+    parts = list(chunks(cohort, most))
+    assert sorted(p for part in parts for p in part) == list(range(n))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    assert max(map(len, parts)) <= most
+    assert len(parts) == math.ceil(n / most)
+    assert [min(part) for part in parts] == sorted(min(part) for part in parts)  # the longest work comes first
+    for part in parts:
+        steps = [cohort[p][1] for p in part]
+        assert steps == sorted(steps, reverse=True)
+
+
+@pytest.mark.parametrize("oracle", ORACLES)
+def test_the_order_of_arrival_changes_no_bit(oracle, monkeypatch):
+    expected = run("fedexp", Local(1, oracle, chunk=1))
+    add, late = WeightedMean.add, []
+
+    def hold(self, position, weight, fields):
+        late.append((position, weight, {k: v.clone() for k, v in fields.items()}))
+
+    def finish(self, done=WeightedMean.finish):
+        random.Random(0).shuffle(late)
+        for one in late:
+            add(self, *one)
+        late.clear()
+        return done(self)
+
+    monkeypatch.setattr(WeightedMean, "add", hold)
+    monkeypatch.setattr(WeightedMean, "finish", finish)
+    assert same_bits(run("fedexp", Local(1, oracle, chunk=1)), expected)
+
+
+def test_a_change_of_workers_on_the_way_changes_no_bit(monkeypatch):
+    """The clock chooses the number of workers; here it goes 3, 1, 2, 3, ..."""
+    expected, seen, ask = run("fedlin", Local(1), rounds=6, batch_size=2), [], LocalClients.exchange
+
+    def exchange(self, *given):
+        self.pace.workers = (3, 1, 2)[len(seen) % 3]
+        seen.append(self.pace.workers)
+        return ask(self, *given)
+
+    monkeypatch.setattr(LocalClients, "exchange", exchange)
+    assert same_bits(run("fedlin", Local(3), rounds=6, batch_size=2), expected)
+    assert len(seen) == 12
+
+
+class Slow(Classifier):
+    """Is interrupted at its tenth call, as if by Ctrl-C, and goes on slowly."""
+
+    calls, lock = 0, threading.Lock()
+
+    def forward(self, inputs):
+        with Slow.lock:
+            Slow.calls += 1
+            if Slow.calls == 10:
+                os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.005)
+        return super().forward(inputs)
+
+
+def test_an_interrupted_round_is_left_soon():
+    Slow.calls, many = 0, 400
+    clients = classification((3,) * many)
+    with pytest.raises(KeyboardInterrupt):
+        learn(model=seeded(Slow), clients=clients, engine=Local(2, "loop"), rounds=1)
+    assert Slow.calls < many / 2
+
+
+# Mixed precision
+
+
+def image_clients(dtype=torch.float32, sizes=(8, 12)):
+    source = torch.Generator().manual_seed(0)
+    return [
+        (torch.randn(n, 1, 28, 28, generator=source).to(dtype), torch.randint(3, (n,), generator=source)) for n in sizes
+    ]
+
+
+MIXED = {
+    "vmap": lambda: {"model": classifier(torch.float32), "clients": classification(dtype=torch.float32)},
+    "vmap, linear": lambda: {
+        "model": seeded(lambda: nn.Linear(4, 3), torch.float32),
+        "clients": classification(dtype=torch.float32),
+    },
+    "loop": lambda: {
+        "model": seeded(lambda: McMahanCNN((1, 28, 28), 3), torch.float32),
+        "clients": image_clients(),
+        "rounds": 2,
+    },
+    "loop, batch norm": lambda: {
+        "model": classifier(torch.float32, lambda: nn.BatchNorm1d(3)),
+        "clients": classification(dtype=torch.float32),
+    },
+}
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedsls"])
+@pytest.mark.parametrize("kind", MIXED)
+def test_mixed_precision_stays_close(kind, algorithm):
+    mixed, full = (learn(algorithm, precision=p, **MIXED[kind]()) for p in ("bfloat16", None))
+    assert mixed.engine["oracle"] == kind.partition(",")[0]
+    assert mixed.x.dtype == torch.float32
+    assert mixed.model.training is False
+    assert next(mixed.model.parameters()).dtype == torch.float32
+    assert not torch.equal(mixed.x, full.x)
+    assert torch.isfinite(mixed.x).all()
+    start = torch.nn.utils.parameters_to_vector(MIXED[kind]()["model"].parameters()).detach()
+    if algorithm == "fedavg":  # a search may take another step of its grid
+        assert (mixed.x - full.x).norm() < 0.1 * (full.x - start).norm()
+    assert mixed.history["train_loss"] == pytest.approx(full.history["train_loss"], rel=0.05)
+
+
+@pytest.mark.parametrize("kind", ["vmap", "loop"])
+def test_mixed_precision_does_not_depend_on_workers(kind):
+    assert same_bits(*(learn(precision="bfloat16", engine=Local(w), **MIXED[kind]()) for w in (1, 3)))
+
+
+@pytest.mark.parametrize("precision", ["float16", "bf16", "", 16, True, torch.bfloat16])
+def test_other_precisions_are_refused(precision):
+    with pytest.raises(fs.InvalidInput, match=r"precision=.* is unknown; expected None, or \"bfloat16\""):
+        learn(precision=precision)
+
+
+def test_mixed_precision_has_no_closed_form():
+    given = MIXED["vmap, linear"]()
+    assert learn(**given).engine["oracle"] == "linear"
+    with pytest.raises(fs.Refused, match='oracle="linear"'):
+        learn(precision="bfloat16", engine=Local(oracle="linear"), **given)
+
+
+def test_targets_and_the_tested_loss_keep_their_precision():
+    """Outputs come in bfloat16, of three digits; what the loss makes of them should not lose more."""
+    source = torch.Generator().manual_seed(0)
+    inputs = torch.randn(64, 4, generator=source)
+    data = inputs, 1000 + inputs.sum(1, keepdim=True)
+    with torch.no_grad():
+        model = nn.Sequential(nn.Linear(4, 1), nn.Flatten())
+        model[0].weight.fill_(1.0)
+        model[0].bias.fill_(1000.0)
+    run = fs.train(model, "mse", [data], fs.recipes.fedavg(lr=1e-9), rounds=1, test=data, precision="bfloat16")
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        expected = float(nn.functional.mse_loss(run.model(inputs).float(), data[1]))
+    assert run.history[0]["test_loss"] == pytest.approx(expected, rel=1e-3)
+    assert run.history[0]["train_loss"] == pytest.approx(expected, rel=1e-3)
