@@ -56,7 +56,7 @@ class Replica:
         """Let the parameters be views of row: what changes the row changes the model. Filters are copies, if laid out anew."""
         for p, part, shape in zip(self.parameters, torch.split(row, self.sizes), self.shapes, strict=True):
             filters = self.channels_last and len(shape) == 4
-            p.data = part.view(shape).contiguous(memory_format=CHANNELS_LAST) if filters else part.view(shape)
+            p.data = part.view(shape).clone(memory_format=CHANNELS_LAST) if filters else part.view(shape)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """The output, in the model's own precision: mixed precision ends before the loss."""

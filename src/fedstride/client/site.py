@@ -13,7 +13,7 @@ from fedstride.client.plan import Plan
 from fedstride.losses import Loss
 from fedstride.model import Replica
 from fedstride.oracle import Batch, Choice, Contrast, Form, Linear, Loop, Meter, Oracle, Vmap
-from fedstride.oracle.linear import Reduced, ahead, factor, gathered, reduced
+from fedstride.oracle.linear import Reduced, ahead, factor, gathered, reduced, together
 from fedstride.oracle.linear import Samples as Matrices
 from fedstride.rows import Rows, Vec, generator, seed_of
 
@@ -27,15 +27,20 @@ class Samples(Protocol):
 
 
 @dataclass(frozen=True)
-class Factor:
-    """The factor of a client's Gram matrix, and whose it is."""
+class Span:
+    """Of some clients' full-batch problems what stays the same from round to round, and whose it is."""
 
-    inputs: Tensor
-    version: int  # of the inputs
-    L: Tensor | None  # None: samples depend on each other
+    inputs: list[Tensor]
+    versions: list[int]
+    samples: Matrices | None  # of a chunk
+    factors: Tensor | None  # of Gram matrices; None: samples depend on each other
 
-    def belongs_to(self, inputs: Tensor) -> bool:
-        return self.inputs is inputs and self.version == inputs._version
+    def belongs_to(self, inputs: list[Tensor]) -> bool:
+        same = all(mine is theirs for mine, theirs in zip(self.inputs, inputs, strict=True))
+        return same and self.versions == [v._version for v in inputs]
+
+
+Spans = dict[tuple[int, ...], Span]  # of clients alone and of chunks
 
 
 @dataclass
@@ -53,7 +58,7 @@ class Site:
     buffers: str = "average"  # what happens to them: average, local or frozen
     contrast: Contrast | None = None
     choice: Choice = field(default_factory=Choice)
-    factors: dict[int, Factor] | None = None  # by client, kept by the engine; None: not worth it
+    spans: Spans | None = None  # kept by the engine; None: not worth it
     meter: Meter = field(init=False)
     _whole: dict[int, Oracle] = field(init=False, default_factory=dict)  # by active rows: the same at every step
     sizes: list[int] = field(init=False)
@@ -85,20 +90,27 @@ class Site:
 
     def reduced(self, x: Vec) -> Reduced | None:
         """The clients' full-batch problems in the span of their samples, where that saves work."""
-        form, kept = self.choice.form, self.factors
-        if form is None or kept is None or self.plan.steps[-1] < 2:
+        form = self.choice.form
+        if form is None or self.spans is None or self.plan.steps[-1] < 2:
             return None
         batches = [self._here(s.take()) for s in self.samples]
-        n, factors = max(self.sizes), x.new_zeros(len(self.sizes), max(self.sizes), max(self.sizes))
-        for client, (inputs, _), padded in zip(self.plan.clients, batches, factors, strict=True):
-            if client not in kept or not kept[client].belongs_to(inputs):
-                kept[client] = Factor(inputs, inputs._version, factor(form, inputs))
-            L = kept[client].L
-            if L is None:
-                return None
-            padded[len(L) : n, len(L) : n].fill_diagonal_(1.0)
-            padded[: len(L), : len(L)] = L
-        return reduced(form, gathered(form, batches), factors, x, self.meter)
+        span = self._span(form, self.plan.clients, batches)
+        if span.factors is None or span.samples is None:
+            return None
+        return reduced(form, span.samples, span.factors, x, self.meter)
+
+    def _span(self, form: Form, clients: tuple[int, ...], batches: list[Batch]) -> Span:
+        assert self.spans is not None
+        inputs = [b[0] for b in batches]
+        if clients not in self.spans or not self.spans[clients].belongs_to(inputs):
+            versions = [v._version for v in inputs]
+            if len(clients) == 1:
+                found = Span(inputs, versions, gathered(form, batches), factor(form, inputs[0]))
+            else:
+                each = [self._span(form, (c,), [b]).factors for c, b in zip(clients, batches, strict=True)]
+                found = Span(inputs, versions, gathered(form, batches), together(each))
+            self.spans[clients] = found
+        return self.spans[clients]
 
     def components(self, rows: list[int], chosen: list[int], block: int, charged: bool = True) -> Oracle:
         """Of each of these clients one block of samples, in their order."""

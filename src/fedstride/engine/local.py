@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fedstride.client.plan import Plan
-from fedstride.client.site import Factor, Samples, Site
+from fedstride.client.site import Samples, Site, Spans
 from fedstride.data.federation import Lazy
 from fedstride.engine.pace import Pace
 from fedstride.engine.protocol import Reply, Task
@@ -105,7 +105,7 @@ class LocalClients:
         many = len(task.clients)
         self.store = store(fresh, replica.row(), many, task.folder, "memory")
         self.statistics = store(lambda stats: {"stats": stats}, replica.stats(), many, task.folder, "statistics")
-        self.factors: dict[int, Factor] | None = {} if self._few_samples() else None
+        self.spans: Spans | None = {} if self._few_samples() else None
         self.here = threading.local()
         self.lock = threading.Lock()
         # Dropout draws from one generator per process: such models take one worker, for the sake of the bits.
@@ -123,8 +123,8 @@ class LocalClients:
         self, work: Work, x: Vec, stats: Vec, broadcast: State, round: int, cohort: Sequence[tuple[int, int]]
     ) -> Reply:
         total, uploads = WeightedMean(), dict[int, Upload]()
-        places: dict[int, tuple[int, int]] = {}  # position in the cohort -> (chunk, row)
-        waiting = list(enumerate(chunks(cohort, self.choice.chunk)))[::-1]
+        parts = list(chunks(cohort, self.choice.chunk))
+        waiting = list(enumerate(parts))[::-1]
 
         def one(number: int, positions: list[int]) -> None:
             clients = [cohort[p][0] for p in positions]
@@ -138,7 +138,6 @@ class LocalClients:
                 uploads[number] = Upload({}, upload.metrics, {}, upload.bytes)
                 self.store.stage(clients, upload.memory)
                 for row, position in enumerate(positions):
-                    places[position] = number, row
                     fields = {name: v[row] for name, v in upload.fields.items()}
                     total.add(position, self.task.weights[cohort[position][0]], fields)
 
@@ -162,10 +161,11 @@ class LocalClients:
             raise
         self.pace.took(round, time.perf_counter() - start, sum(tau for _, tau in cohort))
         fields, weight = total.finish()
-        order = [places[p] for p in range(len(cohort))]
-        names = uploads[0].metrics
-        metrics = {name: torch.cat([uploads[i].metrics[name][row] for i, row in order]) for name in names}
-        return Reply(fields, weight, metrics, sum(sum(u.bytes) for u in uploads.values()))
+        done = [uploads[i] for i in range(len(uploads))]
+        order = sorted(range(len(cohort)), key=[p for part in parts for p in part].__getitem__)
+        metrics = {name: torch.cat([u.metrics[name] for u in done])[order, 0] for name in done[0].metrics}
+        self._forget({tuple(cohort[p][0] for p in part) for part in parts})
+        return Reply(fields, weight, metrics, sum(sum(u.bytes) for u in done))
 
     def commit(self) -> None:
         self.store.commit()
@@ -213,6 +213,13 @@ class LocalClients:
         inputs, targets = task.clients[largest].take(torch.arange(most, device="cpu"))
         return largest, (inputs.to(device), targets.to(device))
 
+    def _forget(self, chunks: set[tuple[int, ...]]) -> None:
+        """Keep of the spans those of single clients and of this round's chunks."""
+        spans = self.spans or {}
+        for clients in list(spans):
+            if len(clients) > 1 and clients not in chunks:
+                del spans[clients]
+
     def _few_samples(self) -> bool:
         """True if the full-batch problems of wide linear models may be worked on in the span of their samples."""
         form, sizes, batch = self.choice.form, self.task.clients.sizes, self.task.batch_size
@@ -238,7 +245,7 @@ class LocalClients:
             task.random,
             buffers=task.buffers,
             choice=self.choice,
-            factors=self.factors,
+            spans=self.spans,
         )
         if len(stats):
             site.stats = self.statistics.rows(clients, stats)["stats"]

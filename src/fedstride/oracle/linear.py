@@ -26,13 +26,13 @@ Phi = Callable[[Tensor, Tensor, Tensor], tuple[Col, Tensor]]
 
 
 def _total(values: Tensor) -> Col:
-    return values.flatten(1).sum(1, keepdim=True)
+    return values.sum((1, 2))[:, None]
 
 
 def squares(Z: Tensor, T: Tensor, w: Tensor) -> tuple[Col, Tensor]:
     R = Z - T
     S = w * R
-    return _total(S * R), 2 * S
+    return _total(S * R), S.mul_(2)
 
 
 def logistic(Z: Tensor, T: Tensor, w: Tensor) -> tuple[Col, Tensor]:
@@ -269,7 +269,7 @@ class Reduced:
         """Q'z = A' L^-T z, as rows of the full model."""
         form, X = self.form, self.samples.X
         z = Z.view(len(Z), form.outputs, -1)
-        solved = torch.linalg.solve_triangular(self.factors.to(Z.dtype), z, upper=False, left=False)  # s L = z
+        solved = torch.linalg.solve_triangular(self.factors, z, upper=False, left=False)  # s L = z
         weight = torch.bmm(solved, X).flatten(1)
         return torch.cat([weight, solved.sum(2)], 1) if form.bias else weight
 
@@ -278,12 +278,25 @@ def reduced(form: Form, samples: Samples, factors: Tensor, x: Vec, meter: Meter)
     scores = Linear(form, samples, Meter(len(samples.sizes)))._scores(repeat(x, len(samples.sizes)))
     n = samples.X.shape[1]
     small = Form(form.phi, n, form.outputs, False, form.reduction)
-    oracle = Linear(small, Samples(factors.to(x.dtype), samples.T, samples.w, samples.sizes), meter, offset=scores)
+    oracle = Linear(small, Samples(factors, samples.T, samples.w, samples.sizes), meter, offset=scores)
     return Reduced(form, samples, factors, oracle, x.new_zeros(form.outputs * n))
 
 
+def together(factors: Sequence[Tensor | None]) -> Tensor | None:
+    """Factors [C, n, n] of clients with up to n samples each; None unless all have one."""
+    there = [L[0] for L in factors if L is not None]
+    if len(there) < len(factors):
+        return None
+    n = max(len(L) for L in there)
+    padded = torch.stack([torch.eye(n, dtype=there[0].dtype, device=there[0].device) for _ in there])
+    for whole, L in zip(padded, there, strict=True):
+        whole[: len(L), : len(L)] = L
+    return padded
+
+
 def factor(form: Form, inputs: Tensor) -> Tensor | None:
-    """The Cholesky factor of one client's Gram matrix, in double precision; None where samples depend on each other."""
+    """The Cholesky factor [1, n, n] of one client's Gram matrix; None where samples depend on each other."""
     A = inputs.reshape(len(inputs), -1).double()
     L, info = torch.linalg.cholesky_ex(A @ A.T + form.bias)
-    return None if int(info) or float(L.diagonal().min()) < 1e-7 * float(L.diagonal().max()) else L
+    singular = int(info) or float(L.diagonal().min()) < 1e-7 * float(L.diagonal().max())
+    return None if singular else L[None].to(inputs.dtype)
