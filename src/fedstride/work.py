@@ -14,7 +14,7 @@ from fedstride.client.local import Options
 from fedstride.client.objective import Terms
 from fedstride.client.site import Site
 from fedstride.client.step import Armijo, CappedPolyak, Constant, DeltaSGD, Momentum, PerStep, Polyak
-from fedstride.rows import Rows, State, Vec, generator, repeat, sq
+from fedstride.rows import Col, Rows, State, Vec, generator, repeat, sq
 from fedstride.wire import send
 
 BLIND_TO_AXES = (Armijo, CappedPolyak, Constant, DeltaSGD, Momentum, PerStep, Polyak)
@@ -75,7 +75,8 @@ def train(algorithm: Algorithm, options: Options) -> Work:
             fields.update(uploads)
             later.update(kept)
         compressor, fed_back = (None, False) if a.exchanges_gradients else (a.up, a.feeds_back_up)
-        sent, past, size = send(update, compressor, fed_back, memory, _sources(site, "update"))
+        sources = [] if compressor is None else _sources(site, "update")
+        sent, past, size = send(update, compressor, fed_back, memory, sources)
         later.update(past)
         fields["update"], fields["square"] = sent, sq(sent)
         if "effective_steps" in a.server.needs:
@@ -94,7 +95,7 @@ def train(algorithm: Algorithm, options: Options) -> Work:
             "client_step": out.total / tau,
             "trials": out.state.get("trials", zero) / tau,
             "failed": out.state.get("failed", zero),
-            "finite": torch.isfinite(W).all(1, keepdim=True),
+            "finite": _finite(W, fields["square"] if compressor is None else None),
             **_costs(site),
         }
         return Upload(fields, metrics, later, [n + extra * x.element_size() for n in size])
@@ -104,8 +105,7 @@ def train(algorithm: Algorithm, options: Options) -> Work:
 
 def _turnable(a: Algorithm, terms: Terms, corr: Rows | None, options: Options) -> bool:
     """True if the local steps never leave the span of the gradients, and would be the same along any other axes."""
-    added = (terms.start, terms.linear, terms.contrast, corr)
-    plain = all(part is None for part in added) and not terms.curvature and not options.weight_decay
+    plain = terms.plain and corr is None and not options.weight_decay
     return plain and type(a.gradient) is Minibatch and type(a.step) in BLIND_TO_AXES
 
 
@@ -114,6 +114,13 @@ def _base(x: Vec, memory: State, options: Options) -> tuple[Rows, Rows] | None:
     if "anchor" not in memory:
         return None
     return memory["anchor_loss"], memory["anchor"] - options.weight_decay * repeat(x, len(memory["anchor"]))
+
+
+def _finite(W: Rows, square: Col | None) -> Col:
+    """Whether all of a client's model is; its length tells, unless it overflows."""
+    if square is not None and bool(torch.isfinite(square).all()):
+        return torch.ones_like(square, dtype=torch.bool)
+    return torch.isfinite(W).all(1, keepdim=True)
 
 
 def _costs(site: Site) -> State:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,3 +77,18 @@ def test_memory_grows_with_the_logarithm_of_the_cohort():
 
 def test_nobody_has_no_mean():
     assert WeightedMean().finish() == ({}, 0.0)
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 5])
+@pytest.mark.parametrize("weights", [[1.0] * 7, [0.3, 2.0, 1.0, 5.0, 0.1, 1.0, 3.0]], ids=["equal", "unequal"])
+def test_rows_together_get_the_bits_of_rows_alone(first, weights):
+    V = torch.randn(7, 3, generator=torch.Generator().manual_seed(first))
+    for cut in range(8):
+        alone, together = WeightedMean(), WeightedMean()
+        for i in range(7):
+            alone.add(first + i, weights[i], {"v": V[i].clone()})
+        for part in (slice(cut, 7), slice(0, cut)):
+            together.add_rows(first + part.start, weights[part], {"v": V[part].clone()})
+        (a, total), (b, same) = alone.finish(), together.finish()
+        assert torch.equal(a["v"], b["v"])
+        assert total == same

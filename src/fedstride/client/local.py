@@ -10,8 +10,8 @@ import torch
 from fedstride.client.corrected import Corrected, first_rows
 from fedstride.client.objective import Terms
 from fedstride.client.plan import Plan
-from fedstride.client.step import Step
-from fedstride.oracle import Oracle
+from fedstride.client.step import Constant, PerStep, Step
+from fedstride.oracle import Linear, Oracle
 from fedstride.rows import Col, Rows, State, Vec, repeat
 
 
@@ -44,12 +44,18 @@ def run(
     C = len(plan.clients)
     W = repeat(x, C) if terms.start is None else terms.start.clone()
     state = step.init(x, plan)
+    straight = type(step) in (Constant, PerStep) and corr is None and terms.plain and options == Options()
     total, first_loss = torch.zeros_like(plan.size), torch.zeros_like(plan.size)
     for k in range(plan.steps[0]):
         n = plan.active(k)
         parts = (terms, corr) if n == C else first_rows(terms, corr, n)
-        oracle = Corrected(oracles(k, n), *parts, options.weight_decay, options.max_norm)
+        data = oracles(k, n)
         Y, now = (W, state) if n == C else (W[:n], {name: v[:n] for name, v in state.items()})
+        if straight and k > 0 and isinstance(data, Linear):
+            data.descend(Y, now["eta"])
+            total[:n] += now["eta"]
+            continue
+        oracle = Corrected(data, *parts, options.weight_decay, options.max_norm)
         L, G = oracle.grad(Y)
         if k == 0 and oracle.data_loss is not None:
             first_loss[:n] = oracle.data_loss

@@ -164,11 +164,26 @@ class Site:
     def _fetched(self, form: Form, k: int, active: int) -> Matrices:
         """Step k's batches as matrices; those of the next steps come with them."""
         steps = self._like_steps(form, k, active)
-        some = [torch.cat([index[i] for index in steps]) if steps else self._index(i, k) for i in range(active)]
-        batches = [self._here(s.take(index)) for s, index in zip(self.samples, some, strict=False)]
-        found = ahead(form, batches, len(steps)) if steps else [gathered(form, batches)]
+        if steps:
+            found = ahead(form, *self._stacked([torch.cat(index) for index in zip(*steps, strict=True)]), len(steps))
+        else:
+            batches = [self._here(s.take(self._index(i, k))) for i, s in enumerate(self.samples[:active])]
+            found = [gathered(form, batches)]
         self._ahead = {(k + j, active): samples for j, samples in enumerate(found)}
         return found[0]
+
+    def _stacked(self, index: list[Tensor]) -> Batch:
+        """As many samples of each of the first clients, with a leading client dimension."""
+        first = self._here(self.samples[0].take(index[0]))
+        X, T = (v.new_empty(len(index), *v.shape) for v in first)
+        X[0], T[0] = first
+        for i in range(1, len(index)):
+            put = getattr(self.samples[i], "put", None) if X.device.type == "cpu" else None
+            if put is not None:  # saves a copy
+                put(index[i], X[i], T[i])
+            else:
+                X[i], T[i] = self.samples[i].take(index[i])
+        return X, T
 
     def _like_steps(self, form: Form, k: int, active: int) -> list[list[Tensor]]:
         """The samples of steps k, k + 1, ... as long as all batches are whole and fit into the cache."""

@@ -36,6 +36,11 @@ class TensorClient:
         index = index.to(self.inputs.device)
         return self.inputs.index_select(0, index), self.targets.index_select(0, index)  # half the time of [index]
 
+    def put(self, index: Tensor, inputs: Tensor, targets: Tensor) -> None:
+        """The same, into memory that is there, if it is on the same device."""
+        torch.index_select(self.inputs, 0, index, out=inputs)
+        torch.index_select(self.targets, 0, index, out=targets)
+
 
 @dataclass(frozen=True)
 class DatasetClient:

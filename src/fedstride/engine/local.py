@@ -137,9 +137,11 @@ class LocalClients:
             with self.lock:
                 uploads[number] = Upload({}, upload.metrics, {}, upload.bytes)
                 self.store.stage(clients, upload.memory)
-                for row, position in enumerate(positions):
-                    fields = {name: v[row] for name, v in upload.fields.items()}
-                    total.add(position, self.task.weights[cohort[position][0]], fields)
+                order = sorted(range(len(positions)), key=positions.__getitem__)  # back in the cohort's
+                fields = upload.fields
+                if order != list(range(len(order))):
+                    fields = {name: v[order] for name, v in fields.items()}
+                total.add_rows(min(positions), [self.task.weights[clients[i]] for i in order], fields)
 
         def lane() -> None:
             while waiting:
@@ -163,7 +165,9 @@ class LocalClients:
         fields, weight = total.finish()
         done = [uploads[i] for i in range(len(uploads))]
         order = sorted(range(len(cohort)), key=[p for part in parts for p in part].__getitem__)
-        metrics = {name: torch.cat([u.metrics[name] for u in done])[order, 0] for name in done[0].metrics}
+        metrics = {name: torch.cat([u.metrics[name] for u in done])[:, 0] for name in done[0].metrics}
+        if order != list(range(len(order))):
+            metrics = {name: values[order] for name, values in metrics.items()}
         self._forget({tuple(cohort[p][0] for p in part) for part in parts})
         return Reply(fields, weight, metrics, sum(sum(u.bytes) for u in done))
 

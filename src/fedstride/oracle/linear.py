@@ -21,34 +21,39 @@ from fedstride.oracle.protocol import Batch, Meter, Ray
 from fedstride.rows import Col, Rows, Vec, repeat
 
 CHANGED = ("forward", "features", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-# Scores and targets [C, K, B] (labels [C, 1, B]) and weights [C, 1, B] -> the loss and its derivative in the scores.
-Phi = Callable[[Tensor, Tensor, Tensor], tuple[Col, Tensor]]
+Part = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def _total(values: Tensor) -> Col:
-    return values.sum((1, 2))[:, None]
+@dataclass(frozen=True)
+class Phi:
+    """A loss of scores and targets [C, K, B] (labels [C, 1, B]) with weights [C, 1, B]: each sample's value, and its slope.
+
+    Both come with the weights; the value [C, 1 or K, B] is to be summed.
+    """
+
+    each: Part
+    slope: Part
+
+    def value(self, Z: Tensor, T: Tensor, w: Tensor) -> Col:
+        return self.each(Z, T, w).sum((1, 2))[:, None]
 
 
-def squares(Z: Tensor, T: Tensor, w: Tensor) -> tuple[Col, Tensor]:
-    R = Z - T
-    S = w * R
-    return _total(S * R), S.mul_(2)
+def _onto_labels(Z: Tensor, T: Tensor, w: Tensor) -> Tensor:
+    return torch.softmax(Z, 1).scatter_add_(1, T, -torch.ones_like(w)).mul_(w)
 
 
-def logistic(Z: Tensor, T: Tensor, w: Tensor) -> tuple[Col, Tensor]:
+def _log_margins(Z: Tensor, T: Tensor, w: Tensor) -> Tensor:
     margin = -Z * T
-    return _total(w * torch.logaddexp(margin, torch.zeros_like(margin))), -w * T * torch.sigmoid(margin)
+    return w * torch.logaddexp(margin, torch.zeros_like(margin))
 
 
-def binary(Z: Tensor, T: Tensor, w: Tensor) -> tuple[Col, Tensor]:
-    value = F.binary_cross_entropy_with_logits(Z, T, reduction="none")
-    return _total(w * value), w * (torch.sigmoid(Z) - T)
-
-
-def multinomial(Z: Tensor, T: Tensor, w: Tensor) -> tuple[Col, Tensor]:
-    P = torch.log_softmax(Z, 1)
-    value = _total(w * P.gather(1, T)).neg_()
-    return value, P.exp_().scatter_add_(1, T, -torch.ones_like(w)).mul_(w)
+squares = Phi(lambda Z, T, w: (Z - T).square_().mul_(w), lambda Z, T, w: (Z - T).mul_(2 * w))
+logistic = Phi(_log_margins, lambda Z, T, w: -w * T * torch.sigmoid(-Z * T))
+binary = Phi(
+    lambda Z, T, w: w * F.binary_cross_entropy_with_logits(Z, T, reduction="none"),
+    lambda Z, T, w: w * (torch.sigmoid(Z) - T),
+)
+multinomial = Phi(lambda Z, T, w: -w * torch.log_softmax(Z, 1).gather(1, T), _onto_labels)
 
 
 @dataclass(frozen=True)
@@ -146,11 +151,10 @@ def gathered(form: Form, batches: Sequence[Batch]) -> Samples:
     return _weighted(form, X, T, sizes)
 
 
-def ahead(form: Form, batches: Sequence[Batch], steps: int) -> list[Samples]:
-    """The batches of several steps, equal in size, from one piece of samples per client: fetched together, used as views."""
-    C, B = len(batches), len(batches[0][0]) // steps
-    X = torch.stack([inputs for inputs, _ in batches]).view(C * steps, B, -1)
-    T = torch.stack([targets for _, targets in batches]).view(C * steps, B, -1)
+def ahead(form: Form, X: Tensor, T: Tensor, steps: int) -> list[Samples]:
+    """The batches of several steps, equal in size, from [C, steps x B, ...] samples: fetched together, used as views."""
+    C, B = len(X), X.shape[1] // steps
+    X, T = (v.view(C * steps, B, -1) for v in (X, T))
     all_of_them = _weighted(form, X, T, [B] * len(X))
     X, T, w = (v.view(C, steps, *v.shape[1:]) for v in (X, all_of_them.T, all_of_them.w))
     return [Samples(X[:, k], T[:, k], w[:, k], [B] * C) for k in range(steps)]
@@ -194,35 +198,45 @@ class Linear:
 
     def loss(self, W: Rows) -> Col:
         self._charge(self.meter.forwards)
-        return self.form.phi(self._scores(W), self.samples.T, self.samples.w)[0]
+        return self.form.phi.value(self._scores(W), self.samples.T, self.samples.w)
 
     def grad(self, W: Rows) -> tuple[Col, Rows]:
-        form, X = self.form, self.samples.X
+        form, s = self.form, self.samples
         Z = self._scores(W)
         self.last = W, W._version, Z
-        L, D = form.phi(Z, self.samples.T, self.samples.w)
+        L, D = form.phi.value(Z, s.T, s.w), form.phi.slope(Z, s.T, s.w)
         self._charge(self.meter.gradients)
         if not form.bias:
-            return L, torch.bmm(D, X).flatten(1)
+            return L, torch.bmm(D, s.X).flatten(1)
         G = torch.empty_like(W)
         at = form.outputs * form.inputs
-        torch.bmm(D, X, out=G[:, :at].view(len(W), form.outputs, -1))
+        torch.bmm(D, s.X, out=G[:, :at].view(len(W), form.outputs, -1))
         torch.sum(D, 2, out=G[:, at:])
         return L, G
+
+    def descend(self, W: Rows, eta: Col) -> None:
+        """W -= eta grad, in one go."""
+        form, s = self.form, self.samples
+        self._charge(self.meter.gradients)
+        D = form.phi.slope(self._scores(W), s.T, s.w).mul_(eta[:, :, None])
+        at = form.outputs * form.inputs
+        W[:, :at].view(len(W), form.outputs, -1).baddbmm_(D, s.X, alpha=-1)
+        if form.bias:
+            W[:, at:] -= D.sum(2)
 
     def along(self, W: Rows, D: Rows) -> Ray:
         """Scores are linear too: whatever the number of trials, the samples are read once."""
         here = self.last is not None and self.last[0] is W and self.last[1] == W._version
         Z = self.last[2] if self.last is not None and here else self._scores(W)
         slope = self._scores(D, linear=True)
-        s, phi = self.samples, self.form.phi
+        s, phi = self.samples, self.form.phi.value
 
         def value(eta: Col, rows: list[int]) -> Col:
             for i in rows:
                 self.meter.forwards[self.rows[i]] += s.sizes[i]
             if len(rows) == len(Z):
-                return phi(torch.addcmul(Z, eta[:, :, None], slope, value=-1), s.T, s.w)[0]
-            return phi(torch.addcmul(Z[rows], eta[:, :, None], slope[rows], value=-1), s.T[rows], s.w[rows])[0]
+                return phi(torch.addcmul(Z, eta[:, :, None], slope, value=-1), s.T, s.w)
+            return phi(torch.addcmul(Z[rows], eta[:, :, None], slope[rows], value=-1), s.T[rows], s.w[rows])
 
         return value
 

@@ -6,7 +6,7 @@ arrival cannot change the bits. Memory: O(d) times the depth of the tree and the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -52,6 +52,27 @@ class WeightedMean:
     def add(self, position: int, weight: float, fields: Mapping[str, Tensor]) -> None:
         scaled = {k: v if weight == 1 else v * weight for k, v in fields.items()}
         self._place(0, position, _Node(weight, scaled))
+
+    def add_rows(self, first: int, weights: Sequence[float], fields: Mapping[str, Tensor]) -> None:
+        """The rows of fields, at the positions from `first` on; with the bits that they get one by one."""
+        level, totals, sums = 0, list(weights), dict(fields)
+        if any(w != 1 for w in totals):
+            column = next(iter(sums.values())).new_tensor(totals)[:, None]
+            sums = {k: v * column for k, v in sums.items()}
+
+        def place(row: int) -> None:
+            self._place(level, first + row, _Node(totals[row], {k: v[row] for k, v in sums.items()}))
+
+        while totals:
+            if first & 1:  # its sibling is elsewhere
+                place(0)
+                first, totals, sums = first + 1, totals[1:], {k: v[1:] for k, v in sums.items()}
+            if len(totals) & 1:
+                place(len(totals) - 1)
+                totals, sums = totals[:-1], {k: v[:-1] for k, v in sums.items()}
+            sums = {k: v[0::2] + v[1::2] for k, v in sums.items()} if totals else {}
+            totals = [a + b for a, b in zip(totals[0::2], totals[1::2], strict=True)]
+            first, level = first >> 1, level + 1
 
     def merge(self, other: WeightedMean) -> WeightedMean:
         for (level, position), node in sorted(other.nodes.items()):

@@ -19,3 +19,8 @@ class Terms:
     center: Tensor | None = None
     linear: Rows | None = None
     contrast: Contrast | None = None
+
+    @property
+    def plain(self) -> bool:
+        """True if nothing is added, and steps start at x."""
+        return not self.curvature and self.start is None and self.linear is None and self.contrast is None
