@@ -56,6 +56,7 @@ class Training(Part):
         "average", description="what happens to BatchNorm's statistics"
     )
     device: str | None = Field(None, description="cpu, cuda, ...; none: cpu")
+    precision: str | None = Field(None, description="bfloat16: mixed precision; none: float32")
 
 
 class Config(Part):

@@ -103,7 +103,8 @@ def execute(job: Job, folder: Path, callbacks: Sequence[Callable[[Event], object
     """Train into a run folder; goes on from the folder's checkpoint, if there is one."""
     config = job.config
     _write(folder / CONFIG, to_toml(config))
-    _write(folder / ENVIRONMENT, json.dumps(environment(), indent=2))
+    about = environment()
+    _write(folder / ENVIRONMENT, json.dumps(about, indent=2))
     rows = _history(folder) if (folder / NAME).is_file() else []
     _write(folder / HISTORY, "".join(json.dumps(row) + "\n" for row in rows))
 
@@ -125,6 +126,7 @@ def execute(job: Job, folder: Path, callbacks: Sequence[Callable[[Event], object
         **options,
     )
     run.save(folder)
+    _write(folder / ENVIRONMENT, json.dumps({**about, **run.engine}, indent=2))
     _write(folder / CLIENTS, json.dumps(about_clients(job, run.model)))
     return run
 

@@ -13,8 +13,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedstride.errors import InvalidInput
 from fedstride.rows import Vec
 
-CHANNELS_LAST = torch.channels_last
-
 
 class Replica:
     """A module of one's own whose trainable parameters point into whatever row is bound.
@@ -54,9 +52,13 @@ class Replica:
 
     def bind(self, row: Vec) -> None:
         """Let the parameters be views of row: what changes the row changes the model. Filters are copies, if laid out anew."""
-        for p, part, shape in zip(self.parameters, torch.split(row, self.sizes), self.shapes, strict=True):
-            filters = self.channels_last and len(shape) == 4
-            p.data = part.view(shape).clone(memory_format=CHANNELS_LAST) if filters else part.view(shape)
+        for p, part in zip(self.parameters, self.views(row), strict=True):
+            filters = self.channels_last and part.dim() == 4
+            p.data = part.clone(memory_format=torch.channels_last) if filters else part
+
+    def views(self, row: Vec) -> list[Tensor]:
+        """The parts of a row in the shapes of the parameters."""
+        return [part.view(shape) for part, shape in zip(torch.split(row, self.sizes), self.shapes, strict=True)]
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """The output, in the model's own precision: mixed precision ends before the loss."""

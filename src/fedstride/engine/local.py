@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedstride.client.plan import Plan
 from fedstride.client.site import Samples, Site, Spans
-from fedstride.data.federation import Lazy
+from fedstride.data.federation import Lazy, TensorClient
 from fedstride.engine.pace import Pace
 from fedstride.engine.protocol import Reply, Task
 from fedstride.engine.store import store
@@ -110,7 +110,7 @@ class LocalClients:
         self.lock = threading.Lock()
         # Dropout draws from one generator per process: such models take one worker, for the sake of the bits.
         most = 1 if task.random or self.device.type != "cpu" else engine.workers or cores()
-        self.pace = Pace(most, fixed=engine.workers is not None)
+        self.pace = Pace(most, fixed=engine.workers is not None or self.choice.heavy)
         self.pool = ThreadPoolExecutor(most, "fedstride", initializer=torch.set_num_threads, initargs=(1,))
         self.default = torch.get_default_device()
         keep_freed_memory()
@@ -227,8 +227,10 @@ class LocalClients:
     def _few_samples(self) -> bool:
         """True if the full-batch problems of wide linear models may be worked on in the span of their samples."""
         form, sizes, batch = self.choice.form, self.task.clients.sizes, self.task.batch_size
-        if form is None or isinstance(self.task.clients, Lazy) or (batch is not None and batch < max(sizes)):
+        if form is None or (batch is not None and batch < max(sizes)):
             return False
+        if isinstance(self.task.clients, Lazy) or not isinstance(self.task.clients[0], TensorClient):
+            return False  # samples that may be others at every look
         return 2 * max(sizes) <= form.inputs and max(sizes) <= SPAN and sum(n * n for n in sizes) <= SPAN_NUMBERS
 
     def _work(

@@ -24,6 +24,7 @@ ORACLES = ("auto", "linear", "vmap", "loop")
 LAUNCH_BOUND = 50e6  # FLOPs of a step below which starting operations costs more than doing them
 CHUNK_NUMBERS = 2**20  # of models and batches together that a chunk may hold: what stays in a core's cache
 LARGEST_CHUNK = 64  # clients
+RECURRENT = "recurrent layers are slower together"  # and torch does not count their FLOPs
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Choice:
     chunk: int = 1  # most clients that share a matrix of rows
     why: str = "asked for"
     form: Form | None = None  # of a linear model
+    heavy: bool = False  # a client's step alone keeps a core busy
 
     def about(self) -> dict[str, Any]:
         return {"oracle": self.oracle, "chunk": self.chunk, "why": self.why}
@@ -71,10 +73,10 @@ def choose(case: Case, oracle: str = "auto", chunk: int | None = None) -> Choice
             raise Refused(f'Local: oracle="vmap" cannot be used: {against}. Use "loop" or "auto".')
         return Choice("vmap", chunk or max(2, fitting), "asked for")
     if against:
-        return Choice("loop", chunk or 1, against)
+        return Choice("loop", chunk or 1, against, heavy=flops > LAUNCH_BOUND or against == RECURRENT)
     size = f"{flops / 1e6:.3g} MFLOP per client-step"
     if flops > LAUNCH_BOUND:
-        return Choice("loop", chunk or 1, f"{size}, enough to keep a core busy")
+        return Choice("loop", chunk or 1, f"{size}, enough to keep a core busy", heavy=True)
     if fitting < 2:
         return Choice("loop", chunk or 1, "the model is too large for several to share a core's cache")
     return Choice("vmap", chunk or fitting, f"{size}, so that starting operations would cost more than doing them")
@@ -102,7 +104,7 @@ def _against_vmap(case: Case) -> str | None:
     if case.contrast:
         return "the objective compares the features of several models"
     if any(isinstance(m, nn.RNNBase) for m in case.model.modules()):
-        return "recurrent layers are slower together"
+        return RECURRENT
     few = (case.batch[0][:4], case.batch[1][:4])
     replica = Replica(case.model)
     replica.train()

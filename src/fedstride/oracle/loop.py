@@ -54,7 +54,8 @@ class Loop:
             value, data = self._value(i, W[i])
             parts = torch.autograd.grad(value, self.replica.parameters, allow_unused=True)
             L[i, 0], D[i, 0] = value.detach(), data.detach()
-            torch.cat([_flat(g, n, W) for g, n in zip(parts, self.replica.sizes, strict=True)], out=G[i])
+            for g, part in zip(parts, self.replica.views(G[i]), strict=True):
+                part.zero_() if g is None else part.copy_(g)  # whatever the layout of g
             if self.stats is not None and self.moves_stats:
                 self.stats[self.rows[i]] = self.replica.stats()
             self.meter.gradients[self.rows[i]] += len(self.batches[i][0])
@@ -96,7 +97,3 @@ class Loop:
     def _bind_stats(self, i: int) -> None:
         if self.stats is not None:
             self.replica.bind_stats(self.stats[self.rows[i]])
-
-
-def _flat(g: Tensor | None, n: int, W: Rows) -> Tensor:
-    return W.new_zeros(n) if g is None else g.reshape(-1)
