@@ -35,7 +35,13 @@ def first_cells(page: str, head: str) -> list[str]:
 
 
 def test_the_pages_are_there():
-    assert [p.name for p in PAGES] == ["how-to-choose.md", "speed.md", "what-we-check.md", "write-an-algorithm.md", "your-own.md"]
+    assert [p.name for p in PAGES] == [
+        "how-to-choose.md",
+        "speed.md",
+        "what-we-check.md",
+        "write-an-algorithm.md",
+        "your-own.md",
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

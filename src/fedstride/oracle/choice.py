@@ -67,27 +67,27 @@ def choose(case: Case, oracle: str = "auto", chunk: int | None = None) -> Choice
         raise Refused(
             'Local: oracle="linear" with a model or a loss without a closed form. Use "vmap", "loop" or "auto".'
         )
+    size = f"{flops / 1e6:.3g} MFLOP per client-step"
+    if oracle == "auto" and flops > LAUNCH_BOUND:
+        return Choice("loop", chunk or 1, f"{size}, enough to keep a core busy", heavy=True)
     against = _against_vmap(case)
     if oracle == "vmap":
         if against:
             raise Refused(f'Local: oracle="vmap" cannot be used: {against}. Use "loop" or "auto".')
         return Choice("vmap", chunk or max(2, fitting), "asked for")
     if against:
-        return Choice("loop", chunk or 1, against, heavy=flops > LAUNCH_BOUND or against == RECURRENT)
-    size = f"{flops / 1e6:.3g} MFLOP per client-step"
-    if flops > LAUNCH_BOUND:
-        return Choice("loop", chunk or 1, f"{size}, enough to keep a core busy", heavy=True)
+        return Choice("loop", chunk or 1, against, heavy=against == RECURRENT)
     if fitting < 2:
         return Choice("loop", chunk or 1, "the model is too large for several to share a core's cache")
     return Choice("vmap", chunk or fitting, f"{size}, so that starting operations would cost more than doing them")
 
 
 def step_flops(model: nn.Module, loss: Loss, batch: Batch) -> float:
-    """FLOPs of one loss and its gradient, counted."""
-    replica = Replica(model)
+    """FLOPs of one loss and its gradient: counted on a few samples, to which they are proportional."""
+    replica, few = Replica(model), (batch[0][:8], batch[1][:8])
     with FlopCounterMode(display=False) as counter, torch.enable_grad(), own_randomness(replica.device):
-        Loop(replica, loss, [batch], Meter(1)).grad(replica.row()[None])
-    return float(counter.get_total_flops())
+        Loop(replica, loss, [few], Meter(1)).grad(replica.row()[None])
+    return float(counter.get_total_flops()) * len(batch[0]) / len(few[0])
 
 
 def _numbers(case: Case) -> int:
