@@ -442,6 +442,21 @@ def test_samples_may_change_from_round_to_round():
     assert_close(run("auto").x, run(LOOP).x, **CLOSE)
 
 
+@pytest.mark.parametrize("part", [0, 1], ids=["inputs", "targets"])
+def test_samples_may_be_changed_in_place(part, spans):
+    def run(engine):
+        given = wide("regression")
+
+        def shift(event):
+            for pair in given["clients"]:
+                pair[part].add_(0.5)
+
+        return fs.train(algorithm=fs.recipes.fedavg(lr=0.01), engine=engine, callbacks=[shift], **given)
+
+    assert_close(run("auto").x, run(LOOP).x, **CLOSE)
+    assert all(spans)
+
+
 def test_a_single_client_and_a_single_sample(spans):
     data = regression((1,), d=5)
     found, expected = (

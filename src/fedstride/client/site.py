@@ -30,14 +30,14 @@ class Samples(Protocol):
 class Span:
     """Of some clients' full-batch problems what stays the same from round to round, and whose it is."""
 
-    inputs: list[Tensor]
+    parts: list[Tensor]  # inputs and targets, client after client
     versions: list[int]
-    samples: Matrices | None  # of a chunk
+    samples: Matrices
     factors: Tensor | None  # of Gram matrices; None: samples depend on each other
 
-    def belongs_to(self, inputs: list[Tensor]) -> bool:
-        same = all(mine is theirs for mine, theirs in zip(self.inputs, inputs, strict=True))
-        return same and self.versions == [v._version for v in inputs]
+    def belongs_to(self, parts: list[Tensor]) -> bool:
+        same = all(mine is theirs for mine, theirs in zip(self.parts, parts, strict=True))
+        return same and self.versions == [v._version for v in parts]
 
 
 Spans = dict[tuple[int, ...], Span]  # of clients alone and of chunks
@@ -95,21 +95,19 @@ class Site:
             return None
         batches = [self._here(s.take()) for s in self.samples]
         span = self._span(form, self.plan.clients, batches)
-        if span.factors is None or span.samples is None:
+        if span.factors is None:
             return None
         return reduced(form, span.samples, span.factors, x, self.meter)
 
     def _span(self, form: Form, clients: tuple[int, ...], batches: list[Batch]) -> Span:
         assert self.spans is not None
-        inputs = [b[0] for b in batches]
-        if clients not in self.spans or not self.spans[clients].belongs_to(inputs):
-            versions = [v._version for v in inputs]
+        parts = [v for batch in batches for v in batch]
+        if clients not in self.spans or not self.spans[clients].belongs_to(parts):
             if len(clients) == 1:
-                found = Span(inputs, versions, gathered(form, batches), factor(form, inputs[0]))
+                factors = factor(form, parts[0])
             else:
-                each = [self._span(form, (c,), [b]).factors for c, b in zip(clients, batches, strict=True)]
-                found = Span(inputs, versions, gathered(form, batches), together(each))
-            self.spans[clients] = found
+                factors = together([self._span(form, (c,), [b]).factors for c, b in zip(clients, batches, strict=True)])
+            self.spans[clients] = Span(parts, [v._version for v in parts], gathered(form, batches), factors)
         return self.spans[clients]
 
     def components(self, rows: list[int], chosen: list[int], block: int, charged: bool = True) -> Oracle:
