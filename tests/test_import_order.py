@@ -16,8 +16,8 @@ ORDER = [
     *("client.step", "client.local", "client"),
     *("wire", "server", "algorithm", "recipes", "sampling", "work"),
     *("data", "engine", "history", "checkpoint", "result", "session", "check", "run", "optim", "models"),
-    *("loggers", "config", "live", "job"),
-    *("verify", "papers", "report", "bench", "cli"),
+    *("loggers", "config", "live", "job", "study"),
+    *("verify", "report", "diagnose", "papers", "bench", "cli"),
 ]
 PLANNED = {"papers"}
 NETWORKS = ("losses", "model", "models", "oracle", "client.objective.moon")  # of all parts, these may know torch.nn

@@ -16,6 +16,8 @@ from fedstride.loggers import JsonLines, MLflow, TensorBoard, numbers_of
 
 QUARTILES = ["min", "q25", "median", "q75", "max"]
 NAMES = {
+    "compression",
+    "update",
     *("train_loss", "test_loss", "test_accuracy", "server_step", "client_step", "trials", "failed", "drift"),
     *("bytes_up", "bytes_down", "gradients", "forwards", "seconds", "participants", "lost"),
     *(f"client_steps/{part}" for part in QUARTILES),

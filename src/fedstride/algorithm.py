@@ -11,10 +11,12 @@ from fedstride.client.gradient import IAG, Estimator, Minibatch, Noisy
 from fedstride.client.objective import FedDynObjective, FedSplitProx, Objective, Plain, Proximal
 from fedstride.client.plan import Plan
 from fedstride.client.step import Adagrad, Adam, Armijo, CappedPolyak, Constant, DeltaSGD, Momentum, Polyak, Step
-from fedstride.errors import InvalidInput, Refused
+from fedstride.errors import InvalidInput, Refused, nearest
 from fedstride.rows import State, Vec
 from fedstride.server import Average, FedDyn, FedNova, FedSplit, Server
 from fedstride.wire import Compressor, Quantize, RandomK, feedback
+
+READOUTS = ("server", "last", "average")
 
 
 @dataclass(frozen=True)
@@ -29,10 +31,15 @@ class Algorithm:
     up: Compressor | None = None  # of the update; with gradient correction, of the exchanged gradient
     down: Compressor | None = None  # of the exchanged gradient's mean
     error_feedback: bool | None = None  # None: wherever there is a compressor
+    readout: str = "server"  # what is evaluated and returned: what the server rule says, "last", or "average"
     name: str = "custom"
 
     def __post_init__(self) -> None:
         _check_kinds(self)
+        if self.readout not in READOUTS:
+            raise InvalidInput(
+                f"Algorithm: readout={self.readout!r} is unknown; {nearest(str(self.readout), READOUTS)}"
+            )
         for refusal in (_needs, _feedback, _down, _scaffold, _iag_and_noise, _fednova, _feddyn, _fedsplit):
             refusal(self)
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import inspect
 import json
 import tomllib
+from collections.abc import Callable
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedstride import recipes
+from fedstride import recipes, server, wire
 from fedstride.algorithm import Algorithm
+from fedstride.client import drift, gradient, objective, step
 from fedstride.errors import InvalidInput, nearest
 
 NOTHING = "none"  # TOML has no word for it
@@ -57,31 +60,60 @@ class Training(Part):
     )
     device: str | None = Field(None, description="cpu, cuda, ...; none: cpu")
     precision: str | None = Field(None, description="bfloat16: mixed precision; none: float32")
+    readout: Literal["server", "last", "average"] | None = Field(
+        None, description="what is evaluated and returned; none: as the algorithm says"
+    )
+    evaluate_every: int = Field(1, ge=1, description="rounds from one evaluation to the next")
 
 
 class Config(Part):
     task: str = Field("digits", description="the preset this configuration started from")
-    algorithm: dict[str, Any] = Field({"name": "auto"}, description="its name, and arguments of its recipe")
+    algorithm: dict[str, Any] = Field(
+        {"name": "auto"}, description="its name, and arguments of its recipe; or custom, and its parts"
+    )
     data: Data = Data()
     model: Model = Model()
     training: Training = Training()
 
     def make_algorithm(self) -> Algorithm:
-        """The algorithm; its arguments are checked against the recipe's."""
+        """The algorithm. A part is a table that names it: step = {part = "Adam", lr = 0.01}."""
         arguments = dict(self.algorithm)
         name = arguments.pop("name")
-        recipe = recipes.RECIPES.get(name)
-        if recipe is None:
-            raise InvalidInput(f"algorithm.name={name!r} is unknown; {nearest(str(name), recipes.RECIPES)}")
-        known = inspect.signature(recipe).parameters
-        for key in arguments:
-            if key not in known:
-                raise InvalidInput(
-                    f"algorithm.{key} is unknown to {name}; {nearest(key, known)}"
-                    if known
-                    else f"algorithm.{key} is unknown to {name}, which takes no arguments."
-                )
-        return recipe(**{k: tuple(v) if isinstance(v, list) else v for k, v in arguments.items()})
+        makers = {**recipes.RECIPES, "custom": Algorithm}
+        if name not in makers:
+            raise InvalidInput(f"algorithm.name={name!r} is unknown; {nearest(str(name), makers)}")
+        return _called(makers[name], name, "algorithm", arguments)  # type: ignore[no-any-return]
+
+
+PARTS = {
+    name: getattr(module, name)
+    for module in (drift, gradient, objective, step, server, wire)
+    for name in module.__all__
+    if is_dataclass(getattr(module, name))
+}
+
+
+def _called(make: Callable[..., Any], name: str, at: str, arguments: dict[str, Any]) -> Any:
+    """make(**arguments), with tables turned into parts; its arguments are checked against its signature."""
+    known = inspect.signature(make).parameters
+    for key in arguments:
+        if key not in known:
+            raise InvalidInput(
+                f"{at}.{key} is unknown to {name}; {nearest(key, known)}"
+                if known
+                else f"{at}.{key} is unknown to {name}, which takes no arguments."
+            )
+    return make(**{key: _value(value, f"{at}.{key}") for key, value in arguments.items()})
+
+
+def _value(value: Any, at: str) -> Any:
+    if not isinstance(value, dict):
+        return tuple(value) if isinstance(value, list) else value
+    rest = {k: v for k, v in value.items() if k != "part"}
+    part = str(value.get("part"))
+    if part not in PARTS:
+        raise InvalidInput(f"{at}.part={part!r} is unknown; {nearest(part, PARTS)}")
+    return _called(PARTS[part], part, at, rest)
 
 
 CNN = {"name": "small_cnn", "options": {"dropout": 0}}  # dropout would keep the clients from running in parallel
@@ -141,10 +173,12 @@ def resolve(task: str = "digits", file: Path | None = None, settings: dict[str, 
     if task not in TASKS:
         raise InvalidInput(f"task={task!r} is unknown; {nearest(task, TASKS)}")
     values: dict[str, Any] = {"task": task}
-    _merge(values, TASKS[task])
-    _merge(values, given)
+    single: dict[str, Any] = {}
     for key, value in (settings or {}).items():
-        _merge(values, _nested(key, value))
+        _merge(single, _nested(key, value))
+    for layer in (TASKS[task], given, single):
+        _drop_what_belongs_to_another(values, layer)
+        _merge(values, layer)
     values["task"] = task
     _check_keys(values, Config)
     if "name" not in values.get("algorithm", {"name": ""}):
@@ -216,6 +250,19 @@ def _merge(into: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
         else:
             into[key] = _merge({}, value) if isinstance(value, dict) else None if value == NOTHING else value
     return into
+
+
+def _drop_what_belongs_to_another(values: dict[str, Any], layer: dict[str, Any]) -> None:
+    """A layer that names another model or algorithm does not want the options of the one before."""
+    for part, options in (("model", ("options",)), ("algorithm", tuple(values.get("algorithm", ())))):
+        before, new = values.get(part), layer.get(part)
+        if (
+            isinstance(before, dict)
+            and isinstance(new, dict)
+            and new.get("name", before.get("name")) != before.get("name")
+        ):
+            for option in options:
+                before.pop(option, None)
 
 
 def _check_keys(values: dict[str, Any], kind: type[Part], at: str = "") -> None:

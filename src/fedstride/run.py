@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,8 @@ def train(
     buffers: str = "average",
     device: str | torch.device | None = None,
     precision: str | None = None,
+    readout: str | None = None,
+    evaluate_every: int = 1,
 ) -> Run:
     """Train a model on federated data.
 
@@ -83,8 +85,13 @@ def train(
         ones; or "frozen".
     device: where to train; None = where the model is.
     precision: None = the model's own; "bfloat16" = forward and backward passes in mixed precision.
+    readout: what is evaluated and returned: None = as the algorithm says, "last" = the last iterate, "average" = a mean of
+        the iterates in which later ones weigh more, which costs nothing and takes out the noise.
+    evaluate_every: rounds from one evaluation on `test` to the next; the last round is always evaluated.
     """
     chosen = check.algorithm_of(algorithm)
+    if readout is not None:
+        chosen = replace(chosen, readout=readout)
     federated = federation(clients)
     if not isinstance(model, nn.Module):
         raise InvalidInput(f"model: got {type(model).__name__}; expected a torch.nn.Module.")
@@ -94,6 +101,7 @@ def train(
         except RuntimeError as error:
             raise InvalidInput(f"device={device!r} is not usable: {error}") from error
     rounds, seed = check.whole("rounds", rounds), check.whole("seed", seed, least=0)
+    evaluate_every = check.whole("evaluate_every", evaluate_every)
     batch_size = None if batch_size is None else check.whole("batch_size", batch_size)
     if not isinstance(callbacks, list | tuple):
         raise InvalidInput(f"callbacks={callbacks!r} is not usable; expected a list of functions of one event.")
@@ -129,7 +137,8 @@ def train(
     check.fits(chosen, task, options, cohorts, steps, tested=test is not None)
     replica = Replica(model, probed.moving)
     at_work = engine_of(engine).open(task, chosen.memory)
-    session = Session(chosen, options, task, at_work, cohorts, steps, held_out, replica.row(), replica.stats())
+    row, stats = replica.row(), replica.stats()
+    session = Session(chosen, options, task, at_work, cohorts, steps, held_out, row, stats, evaluate_every)
     return _rounds(session, rounds, checkpoint, callbacks)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from array import array
@@ -23,7 +24,7 @@ from fedstride.errors import Diverged, InvalidInput
 from fedstride.history import History, Row
 from fedstride.model import Replica
 from fedstride.result import Run
-from fedstride.rows import State, Vec, generator, seed_of, sq
+from fedstride.rows import State, Vec, dot, generator, seed_of, sq
 from fedstride.sampling import Sampler
 from fedstride.wire import Mean, feedback, send
 from fedstride.work import send_gradients, train
@@ -46,11 +47,15 @@ class Session:
     drift: State = field(init=False)
     down: State = field(init=False)
     history: History = field(init=False, default_factory=History)
+    moved: Vec = field(init=False)  # the model's last move
+    mean: Vec = field(init=False)  # of the iterates, for an averaged read-out
+    evaluate_every: int = 1
     weight: float = field(init=False)  # of the whole federation
     sizes: Sequence[int] = field(init=False)
 
     def __post_init__(self) -> None:
         a = self.algorithm
+        self.moved, self.mean = torch.zeros_like(self.x), self.x
         self.weight = sum(self.task.weights)
         self.sizes = array("q", self.task.clients.sizes)  # samplers turn it into a tensor at once
         self.server = a.server.init(self.x)
@@ -64,7 +69,10 @@ class Session:
 
     @property
     def output(self) -> Vec:
-        return self.algorithm.server.output(self.x, self.server)
+        """What is evaluated and returned; training goes on from x."""
+        if self.algorithm.readout == "server":
+            return self.algorithm.server.output(self.x, self.server)
+        return self.mean if self.algorithm.readout == "average" else self.x
 
     def advance(self) -> Row:
         """One round."""
@@ -76,13 +84,14 @@ class Session:
         broadcast = {**a.server.broadcast(self.server), **self.drift}
         stats = len(self.stats) if self.task.buffers == "average" else 0
         down = (len(x) + stats + sum(v.numel() for v in broadcast.values())) * item
-        up, gradients, forwards = 0, 0, 0
+        up, gradients, forwards, errors = 0, 0, 0, [0.0]
 
         if a.exchanges_gradients:
             reply = self.clients.exchange(send_gradients(a, self.options), x, self.stats, broadcast, t, cohort)
             self._refuse_broken(t, chosen, reply, "the gradient of client {} is not finite")
             self.clients.commit()
-            broadcast["gradient"], size = self._compressed_gradient(reply.fields["gradient"])
+            broadcast["gradient"], size, error = self._compressed_gradient(reply.fields["gradient"])
+            errors += [_relative_error(reply), error]
             down, up = down + size, reply.bytes_up
             gradients, forwards = int(reply.metrics["gradients"].sum()), int(reply.metrics["forwards"].sum())
 
@@ -99,10 +108,14 @@ class Session:
             self._stop(t, [], f"the server step of size {float(server['eta']):.3g} left the finite numbers")
         self.clients.commit()
         self.x, self.stats, self.drift, self.server = new, new_stats, drift, server
+        moved, turn = new - x, _cosine(new - x, self.moved)
+        self.moved = moved
+        if a.readout == "average":
+            self.mean = self.mean + 9 / (t + 9) * (new - self.mean)
 
-        loss, accuracy = (
-            (None, None) if self.test is None else self.clients.evaluate(self.output, self.stats, self.test)
-        )
+        loss, accuracy = None, None
+        if self.test is not None and ((t + 1) % self.evaluate_every == 0 or t + 1 == self.task.rounds):
+            loss, accuracy = self.clients.evaluate(self.output, self.stats, self.test)
         mean_update = mean.fields.get("raw", mean.update)  # FedNova's clients upload Delta_i / a_i
         p = torch.tensor([self.task.weights[c] for c in answered], dtype=torch.float64, device="cpu")
         p /= p.sum()
@@ -120,7 +133,10 @@ class Session:
             "client_steps": _quartiles(reply.metrics["client_step"]),
             "trials": average("trials"),
             "failed": int(reply.metrics["failed"].sum()),
+            "update": float(sq(mean_update).sqrt()),
+            "turn": turn,
             "drift": float((mean.square - sq(mean_update)).clamp(min=0).sqrt()),
+            "compression": max(*errors, _relative_error(reply)),
             "bytes_up": up + reply.bytes_up,
             "bytes_down": down * len(chosen),
             "gradients": gradients + int(reply.metrics["gradients"].sum()),
@@ -141,7 +157,8 @@ class Session:
         parts = {"server": self.server, "drift": self.drift, "down": self.down, "clients": self.clients.state()}
         tensors = {f"{name}/{k}": v for name, part in parts.items() for k, v in part.items()}
         meta = {"kind": "checkpoint", "about": self._about, "history": list(self.history)}
-        checkpoint.write_tensors(path, {"x": self.x, "stats": self.stats, **tensors}, meta)
+        own = {"x": self.x, "stats": self.stats, "moved": self.moved, "mean": self.mean}
+        checkpoint.write_tensors(path, {**own, **tensors}, meta)
 
     def resume(self, path: Path) -> None:
         tensors, meta = checkpoint.read_tensors(path)
@@ -160,6 +177,7 @@ class Session:
             if rest:
                 parts[name][rest] = v.to(device)
         self.x, self.stats = tensors["x"].to(device), tensors["stats"].to(device)
+        self.moved, self.mean = tensors["moved"].to(device), tensors["mean"].to(device)
         self.server, self.drift, self.down = parts["server"], parts["drift"], parts["down"]
         self.clients.restore(parts["clients"])
         self.history = History(meta["history"])
@@ -193,12 +211,14 @@ class Session:
             **({"rounds": task.rounds} if getattr(self.algorithm.step, "schedule", None) else {}),
         }
 
-    def _compressed_gradient(self, mean: Vec) -> tuple[Vec, int]:
+    def _compressed_gradient(self, mean: Vec) -> tuple[Vec, int, float]:
+        """(what arrives, bytes, relative error)."""
         a = self.algorithm
         source = [generator(self.task.seed, self.round, "down")]
         sent, past, size = send(mean[None], a.down, a.feeds_back_down, self.down, source)  # 004 eq. (142)
         self.down = past or self.down
-        return sent[0], size[0]
+        error = past.get("residual", mean[None] - sent)
+        return sent[0], size[0], _ratio(sq(error), sq(sent + error))
 
     def _refuse_broken(self, t: int, chosen: list[int], reply: Reply, what: str) -> None:
         answered = [c for c in chosen if c not in reply.lost]
@@ -219,6 +239,20 @@ class Session:
 def _oracle(about: dict[str, Any]) -> str:
     """What of the engine the bits depend on: clients one after another have the same in any company."""
     return "loop" if about["oracle"] == "loop" else f"{about['oracle']} in chunks of {about['chunk']}"
+
+
+def _relative_error(reply: Reply) -> float:
+    """Of the clients' compressed messages, 0 if they were not compressed."""
+    return _ratio(reply.metrics["error"].sum(), reply.metrics["message"].sum()) if "error" in reply.metrics else 0.0
+
+
+def _ratio(square: Tensor, of: Tensor) -> float:
+    return math.sqrt(float(square) / float(of)) if float(of) > 0 else 0.0
+
+
+def _cosine(u: Vec, v: Vec) -> float | None:
+    both = math.sqrt(float(sq(u)) * float(sq(v)))
+    return float(dot(u, v)) / both if both > 0 else None
 
 
 def _quartiles(values: Tensor) -> list[float]:

@@ -42,7 +42,7 @@ def send_gradients(algorithm: Algorithm, options: Options) -> Work:
         if options.weight_decay:
             G.add_(x, alpha=options.weight_decay)
         sent, past, size = send(G, algorithm.up, algorithm.feeds_back_up, memory, _sources(site, "gradient"))
-        metrics = {"finite": torch.isfinite(G).all(1, keepdim=True), **_costs(site)}
+        metrics = {"finite": torch.isfinite(G).all(1, keepdim=True), **_costs(site), **_errors(G, sent, past)}
         return Upload({"gradient": sent}, metrics, {**memory, **past, "anchor": G, "anchor_loss": L}, size)
 
     return work
@@ -97,6 +97,7 @@ def train(algorithm: Algorithm, options: Options) -> Work:
             "failed": out.state.get("failed", zero),
             "finite": _finite(W, fields["square"] if compressor is None else None),
             **_costs(site),
+            **({} if compressor is None else _errors(update, sent, past)),
         }
         return Upload(fields, metrics, later, [n + extra * x.element_size() for n in size])
 
@@ -127,6 +128,12 @@ def _costs(site: Site) -> State:
     """Samples evaluated in this exchange, per client; whole numbers, exact."""
     meter = site.meter
     return {"gradients": torch.tensor(meter.gradients)[:, None], "forwards": torch.tensor(meter.forwards)[:, None]}
+
+
+def _errors(V: Rows, sent: Rows, past: State) -> State:
+    """Squared lengths of what should have been sent, and of what of it did not arrive."""
+    error = past.get("residual", V - sent)
+    return {"message": sq(sent + error), "error": sq(error)}
 
 
 def _sources(site: Site, exchange: str) -> list[torch.Generator]:

@@ -1,7 +1,6 @@
-"""The server of `auto`: extrapolation without a scale, a cap moved by votes, an averaged read-out.
+"""The server of `auto`: extrapolation without a scale, and a cap moved by votes.
 
-After Jhunjhunwala, Wang, Joshi. FedExP. ICLR 2023 (003 eq. 9), and Shamir, Zhang. Stochastic gradient descent for
-non-smooth optimization. ICML 2013, for the average. The other half is client/step/capped_polyak.py.
+After Jhunjhunwala, Wang, Joshi. FedExP. ICLR 2023 (003 eq. 9). The other half is client/step/capped_polyak.py.
 Deviations: eps becomes rho (1 - M/N) S, so that rescaling the problem changes nothing and full participation has no floor.
 """
 
@@ -19,7 +18,7 @@ from fedstride.wire import Mean
 
 @dataclass(frozen=True)
 class Auto:
-    """x -= eta Dbar with eta = max{1, S / (2 (|Dbar|^2 + rho (1 - M/N) S))}; returns a weighted average of the iterates."""
+    """x -= eta Dbar with eta = max{1, S / (2 (|Dbar|^2 + rho (1 - M/N) S))}."""
 
     rho: float = 0.1
     floor: float = 0.3  # least cap of the client step
@@ -30,8 +29,8 @@ class Auto:
         positive(self, floor=self.floor)
 
     def init(self, x: Vec) -> State:
-        scalars = {"eta": 1.0, "cap": self.floor, "cosine": 0.5, "t": 0.0}
-        return {**{k: x.new_tensor(v) for k, v in scalars.items()}, "last": torch.zeros_like(x), "mean": x}
+        scalars = {"eta": 1.0, "cap": self.floor, "cosine": 0.5}
+        return {**{k: x.new_tensor(v) for k, v in scalars.items()}, "last": torch.zeros_like(x)}
 
     def broadcast(self, state: State) -> State:
         return {"cap": state["cap"]}
@@ -41,10 +40,8 @@ class Auto:
         below = 2 * (sq(D) + self.rho * (1 - mean.participants / mean.clients) * S)
         eta = state["eta"] = torch.where(below > 0, S / below, 1.0).clamp(min=1)
         state["cap"] = self._cap(mean, state)
-        new = x - eta * D
-        state["mean"] = state["mean"] + 9 / (state["t"] + 9) * (new - state["mean"])
-        state["last"], state["t"] = D, state["t"] + 1
-        return new
+        state["last"] = D
+        return x - eta * D
 
     def _cap(self, mean: Mean, state: State) -> Vec:
         """Successive mean updates that oppose each other mean that clients forget: then the cap does not rise."""
@@ -57,4 +54,4 @@ class Auto:
         return (state["cap"] * 1.3**vote).clamp(min=self.floor)
 
     def output(self, x: Vec, state: State) -> Vec:
-        return state["mean"]
+        return x

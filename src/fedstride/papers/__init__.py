@@ -1,0 +1,13 @@
+"""The experiments of the five papers, repeated: `fedstride reproduce`."""
+
+# isort: off
+# the order of the papers
+from fedstride.papers import fedsls as fedsls
+from fedstride.papers import delta_sgd as delta_sgd
+from fedstride.papers import fedexp as fedexp
+from fedstride.papers import fedlin as fedlin
+# isort: on
+
+from fedstride.papers.experiment import EXPERIMENTS, Claim, Experiment, Lab, Outcome, Picture, select
+
+__all__ = ["Claim", "EXPERIMENTS", "Experiment", "Lab", "Outcome", "Picture", "select"]
