@@ -36,6 +36,7 @@ def first_cells(page: str, head: str) -> list[str]:
 
 def test_the_pages_are_there():
     assert [p.name for p in PAGES] == [
+        "diagnose.md",
         "how-to-choose.md",
         "speed.md",
         "what-we-check.md",

@@ -40,7 +40,7 @@ class Data(Part):
 
 
 class Model(Part):
-    name: str = Field("mlp", description="softmax, mlp, small_cnn, mcmahan_cnn, resnet18 or char_lstm")
+    name: str = Field("mlp", description="softmax, mlp, small_cnn, mcmahan_cnn, resnet18, char_lstm or char_mlp")
     options: dict[str, Any] = Field({}, description="of the model, such as hidden = 100 or dropout = 0")
     seed: int = Field(0, ge=0, description="of the initial weights")
 

@@ -15,6 +15,8 @@ import fedstride
 from fedstride.cli.bench import app as bench
 from fedstride.cli.common import Json
 from fedstride.cli.data import app as data
+from fedstride.cli.diagnose import diagnose
+from fedstride.cli.reproduce import reproduce
 from fedstride.cli.run import compare, report, run
 from fedstride.cli.verify import verify
 from fedstride.recipes import RECIPES
@@ -37,7 +39,7 @@ def main(
     """Federated learning that finds its own step sizes."""
 
 
-for command in (run, compare, report):
+for command in (run, compare, report, diagnose):
     app.command()(command)
 app.add_typer(data, name="data")
 
@@ -62,4 +64,5 @@ def algorithms(as_json: Json = False) -> None:
 
 
 app.command()(verify)
+app.command()(reproduce)
 app.add_typer(bench, name="bench")

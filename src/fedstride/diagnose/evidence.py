@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from statistics import mean, median
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from fedstride.algorithm import Algorithm
-from fedstride.checkpoint import read_tensors
-from fedstride.config import PARTS, resolve
+from fedstride.client.step import Step
 from fedstride.diagnose import limits
-from fedstride.errors import FedstrideError, InvalidInput
-from fedstride.report.read import Comparison, Record, read
-from fedstride.result import Run
-from fedstride.server import AdagradServer, AdamServer, FedExPM, ServerMomentum, YogiServer
+from fedstride.report.read import Record
+from fedstride.server import AdagradServer, AdamServer, FedExPM, Server, ServerMomentum, YogiServer
+
+T = TypeVar("T")
 
 
 class Course(NamedTuple):
@@ -27,13 +24,12 @@ class Course(NamedTuple):
     level: float
     fall: float
     noise: float
+    values: int
 
     @property
     def certain(self) -> float:
         """A fall that noise alone gives once in twenty times."""
         return 2 * self.noise * math.sqrt(12 / self.values)
-
-    values: int
 
 
 def course(values: Sequence[float]) -> Course:
@@ -44,15 +40,15 @@ def course(values: Sequence[float]) -> Course:
     return Course(level, -slope * n, noise, n)
 
 
-def end(values: list[Any]) -> list[Any]:
+def end(values: list[T]) -> list[T]:
     """The last third, but no less than a few."""
     return values[-max(limits.LATE, len(values) // 3) :]
 
 
 def sixths(values: list[float]) -> list[float]:
-    """Medians of six equal parts: a curve without its noise."""
+    """Means of six equal parts: a curve without its noise."""
     n = len(values)
-    return [median(values[i * n // 6 : (i + 1) * n // 6]) for i in range(6)]
+    return [mean(values[i * n // 6 : (i + 1) * n // 6]) for i in range(6)]
 
 
 @dataclass(frozen=True)
@@ -62,6 +58,20 @@ class Evidence:
     record: Record
     algorithm: Algorithm | None = None
     planned: int | None = None  # rounds asked for
+    single: bool | None = None  # whether clients take one step a round
+
+    @property
+    def step(self) -> Step | None:
+        return self.algorithm.step if self.algorithm is not None else None
+
+    @property
+    def server(self) -> Server | None:
+        return self.algorithm.server if self.algorithm is not None else None
+
+    @property
+    def averaged(self) -> bool:
+        """Whether the returned model is an average of the iterates."""
+        return self.algorithm is not None and self.algorithm.readout == "average"
 
     @property
     def rounds(self) -> int:
@@ -89,8 +99,10 @@ class Evidence:
 
     @cached_property
     def start(self) -> float:
-        """The loss before the first step."""
-        return next(iter(self.known("train_loss")), math.nan)
+        """The loss before the first step: of the first cohort, or of the test set after one round if that is higher."""
+        first = next(iter(self.known("train_loss")), math.nan)
+        tested = next(iter(self.known("test_loss")), 0.0)
+        return max(first, tested) if tested < limits.BLOWN * first else first
 
     @cached_property
     def fell(self) -> float:
@@ -105,7 +117,7 @@ class Evidence:
             return "diverged"
         if self.loss is None:
             return "short"
-        if self._came_back("train_loss") and self._came_back(self.watched):
+        if self.came_back("train_loss") and self.came_back(self.watched):
             return "rising"
         fall, level = self.loss.fall, self.loss.level
         settled = fall < max(self.loss.certain, limits.SETTLED * self.start)
@@ -133,18 +145,28 @@ class Evidence:
         """The largest loss on the way, times the first."""
         return max([*self.known("train_loss"), *self.known("test_loss")], default=math.nan) / (self.start or math.nan)
 
-    def _came_back(self, name: str) -> bool:
+    def came_back(self, name: str) -> bool:
+        """Whether a loss has risen since its best, by more than its noise."""
         values = self.known(name)
         if len(values) < limits.ROUNDS:
             return False
         parts = sixths(values)
-        return parts[-1] - min(parts) > max(limits.BACK * min(parts), 2 * limits.SETTLED * self.start)
+        noise = course(end(values)).noise
+        return parts[-1] - min(parts) > max(limits.BACK * min(parts), 2 * limits.SETTLED * self.start, noise)
 
     @cached_property
     def still(self) -> bool:
-        """The iterates stand still: updates are a small part of what they were."""
-        values = self.known("update")
-        return len(values) >= limits.ROUNDS and median(end(values)) < limits.VANISHED * max(values[: limits.LATE])
+        """The iterates stand still, and not because their steps became shorter or the loss blew up."""
+        rows = zip(self.record.column("update"), self.record.column("client_step"), strict=True)
+        slopes = [update / step for update, step in rows if update is not None and step]
+        if len(slopes) < limits.ROUNDS or self.peak > limits.BLOWN or self.fell < 0:
+            return False
+        return median(end(slopes)) < limits.VANISHED * max(slopes[: limits.LATE])
+
+    @cached_property
+    def unseen(self) -> bool:
+        """The returned model averages the iterates, and only theirs is the loss that is known."""
+        return self.averaged and self.watched == "train_loss"
 
     @cached_property
     def rough(self) -> bool:
@@ -156,10 +178,8 @@ class Evidence:
     @cached_property
     def turn(self) -> float | None:
         """Cosine of successive moves; None under a server with momentum, whose moves resemble each other anyway."""
-        server = self.algorithm.server if self.algorithm is not None else None
-        momentum = isinstance(server, ServerMomentum | AdamServer | YogiServer | FedExPM) or (
-            isinstance(server, AdagradServer) and server.beta > 0
-        )
+        adagrad = isinstance(self.server, AdagradServer) and self.server.beta > 0
+        momentum = adagrad or isinstance(self.server, ServerMomentum | AdamServer | YogiServer | FedExPM)
         return None if momentum or len(self.late("turn")) < 3 else self.usual("turn")
 
     @cached_property
@@ -171,21 +191,25 @@ class Evidence:
         return smooth or (self.turn is not None and self.turn > limits.AHEAD)
 
     @cached_property
+    def short_by(self) -> float:
+        """How many times longer small steps should be: as long as they are small, progress grows with them."""
+        if self.loss is None or self.loss.fall <= max(self.loss.certain, 0):
+            return 10.0
+        return min(1000.0, max(3.0, 2 * limits.SLOW * self.loss.level / (3 * self.loss.fall)))
+
+    @cached_property
     def large(self) -> bool:
         """Steps that undo each other, or blew the loss up."""
         if self.state == "diverged" or (self.bad and self.peak > limits.BLOWN):
             return True
         swings = self.turn is not None and self.turn < limits.SWINGS
-        return self.state in ("rising", "slow") and not self.small and (swings or self.rough)
+        return self.state in ("rising", "slow") and not (self.small or self.unseen) and (swings or self.rough)
 
     @cached_property
     def diversity(self) -> float | None:
         """S / |Dbar|^2, of the last rounds."""
-        both = [
-            1 + (d / u) ** 2 if u else math.inf
-            for d, u in zip(end(self.record.column("drift")), end(self.record.column("update")), strict=True)
-            if d is not None and u is not None
-        ]
+        rows = zip(end(self.record.column("drift")), end(self.record.column("update")), strict=True)
+        both = [1 + (d / u) ** 2 if u else math.inf for d, u in rows if d is not None and u is not None]
         return median(both) if both else None
 
     @cached_property
@@ -196,65 +220,9 @@ class Evidence:
             return None
         everyone = [sum(column) for column in zip(*rows, strict=True)]
         shares = [n / sum(everyone) for n in everyone]
-        return mean(sum(abs(n / sum(row) - s) for n, s in zip(row, shares, strict=True)) / 2 for row in rows)
+        return float(mean(sum(abs(n / sum(row) - s) for n, s in zip(row, shares, strict=True)) / 2 for row in rows))
 
     def quartiles(self) -> list[list[float]]:
         """Of the clients' steps, in the last rounds."""
         rows = [row.get("client_steps") for row in end(self.record.rows)]
         return [row for row in rows if isinstance(row, list) and len(row) == 5 and None not in row]
-
-
-def of_run(run: Run) -> Evidence:
-    rows = [{k: _finite(v) for k, v in row.items()} for row in run.history]
-    return _enough(Evidence(Record("run", rows), run.algorithm))
-
-
-def of_folder(folder: Path) -> Evidence:
-    if not folder.is_dir():
-        raise InvalidInput(f"diagnose: there is no folder {folder}; expected one that `fedstride run` wrote.")
-    try:
-        record = read(folder)
-    except InvalidInput as error:
-        raise InvalidInput(str(error).replace("report:", "diagnose:", 1)) from error
-    if isinstance(record, Comparison):
-        raise InvalidInput(f"diagnose: {folder} holds a comparison; expected one of the run folders in it.")
-    return of_record(record, folder)
-
-
-def of_record(record: Record, folder: Path) -> Evidence:
-    config = resolve(file=folder / "config.toml") if (folder / "config.toml").is_file() else None
-    if config is None:
-        return _enough(Evidence(record, _saved(folder / "run.safetensors")))
-    algorithm, readout = config.make_algorithm(), config.training.readout
-    if readout is not None:
-        algorithm = algorithm.__class__(**{**vars(algorithm), "readout": readout})
-    return _enough(Evidence(record, algorithm, config.training.rounds))
-
-
-def _enough(evidence: Evidence) -> Evidence:
-    if not evidence.rounds:
-        raise InvalidInput("diagnose: the history is empty; expected at least one finished round.")
-    return evidence
-
-
-def _saved(path: Path) -> Algorithm | None:
-    """The algorithm that run.save() wrote down, if it is made of this package's parts."""
-    if not path.is_file():
-        return None
-    text = str(read_tensors(path)[1].get("algorithm"))
-    try:
-        found = _built(ast.parse(text, mode="eval").body)
-    except (SyntaxError, ValueError, KeyError, TypeError, FedstrideError):
-        return None
-    return found if isinstance(found, Algorithm) else None
-
-
-def _built(node: ast.expr) -> Any:
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        make = {**PARTS, "Algorithm": Algorithm}[node.func.id]
-        return make(**{str(k.arg): _built(k.value) for k in node.keywords})
-    return ast.literal_eval(node)
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -9,11 +9,11 @@ from typing import Any
 from fedstride.errors import InvalidInput, nearest
 from fedstride.models.cnn import McMahanCNN, SmallCNN
 from fedstride.models.linear import MLP, Softmax
-from fedstride.models.lstm import CharLSTM
 from fedstride.models.network import Network
 from fedstride.models.resnet import ResNet18
+from fedstride.models.text import CharLSTM, CharMLP
 
-__all__ = ["MODELS", "CharLSTM", "MLP", "McMahanCNN", "Network", "ResNet18", "SmallCNN", "Softmax", "build"]
+__all__ = ["MODELS", "CharLSTM", "CharMLP", "MLP", "McMahanCNN", "Network", "ResNet18", "SmallCNN", "Softmax", "build"]
 
 MODELS: dict[str, Callable[..., Network]] = {
     "softmax": Softmax,
@@ -22,6 +22,7 @@ MODELS: dict[str, Callable[..., Network]] = {
     "mcmahan_cnn": McMahanCNN,
     "resnet18": ResNet18,
     "char_lstm": CharLSTM,
+    "char_mlp": CharMLP,
 }
 
 

@@ -2,8 +2,10 @@
 
 # isort: off
 # the order of the papers
+from fedstride.papers import toy as toy
 from fedstride.papers import fedsls as fedsls
 from fedstride.papers import delta_sgd as delta_sgd
+from fedstride.papers import synthetic as synthetic
 from fedstride.papers import fedexp as fedexp
 from fedstride.papers import fedlin as fedlin
 # isort: on

@@ -1,8 +1,10 @@
 """The next character from a window of characters.
 
-McMahan et al. (AISTATS 2017): an embedding of 8 and two LSTM layers of 256 nodes; Caldas et al. LEAF: a benchmark for
+CharLSTM: McMahan et al. (AISTATS 2017): an embedding of 8 and two LSTM layers of 256 nodes; Caldas et al. LEAF: a benchmark for
 federated settings (2018).
 Deviations: torch's LSTM has two bias vectors per layer, where the papers' programs have one.
+CharMLP: Bengio, Ducharme, Vincent, Jauvin. A neural probabilistic language model. JMLR 2003. Deviations: characters
+instead of words, ReLU instead of tanh, no direct connections from the embedding to the output.
 """
 
 from __future__ import annotations
@@ -17,6 +19,26 @@ class CharLSTM(Network):
 
     def __init__(self, shape: Shape, classes: int, embedding: int = 8, hidden: int = 256, layers: int = 2) -> None:
         super().__init__(_Reader(classes, embedding, hidden, layers), nn.Linear(hidden, classes))
+
+
+class CharMLP(Network):
+    """The next character from the last `context` ones only: much faster than an LSTM, and nearly as good at first."""
+
+    def __init__(self, shape: Shape, classes: int, context: int = 12, embedding: int = 8, hidden: int = 128) -> None:
+        body = nn.Sequential(
+            *(_Last(context), nn.Embedding(classes, embedding), nn.Flatten()),
+            *(nn.Linear(context * embedding, hidden), nn.ReLU()),
+        )
+        super().__init__(body, nn.Linear(hidden, classes))
+
+
+class _Last(nn.Module):
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+    def forward(self, windows: Tensor) -> Tensor:
+        return windows[:, -self.count :]
 
 
 class _Reader(nn.Module):
