@@ -13,7 +13,7 @@ from fedstride.client.plan import Plan
 from fedstride.client.step import Adagrad, Adam, Armijo, CappedPolyak, Constant, DeltaSGD, Momentum, Polyak, Step
 from fedstride.errors import InvalidInput, Refused, nearest
 from fedstride.rows import State, Vec
-from fedstride.server import Average, FedDyn, FedNova, FedSplit, Server
+from fedstride.server import Auto, Average, FedDyn, FedNova, FedSplit, Server
 from fedstride.wire import Compressor, Quantize, RandomK, feedback
 
 READOUTS = ("server", "last", "average")
@@ -40,7 +40,7 @@ class Algorithm:
             raise InvalidInput(
                 f"Algorithm: readout={self.readout!r} is unknown; {nearest(str(self.readout), READOUTS)}"
             )
-        for refusal in (_needs, _feedback, _down, _scaffold, _iag_and_noise, _fednova, _feddyn, _fedsplit):
+        for refusal in (_needs, _feedback, _down, _scaffold, _auto, _iag_and_noise, _fednova, _feddyn, _fedsplit):
             refusal(self)
 
     @property
@@ -125,6 +125,14 @@ def _scaffold(a: Algorithm) -> None:
         raise Refused(
             f"SCAFFOLD with client {type(a.step).__name__}: its control variate is the mean gradient, update / sum of "
             "steps, which holds only when every move is step x gradient. Use Constant, Armijo, DeltaSGD or Polyak."
+        )
+
+
+def _auto(a: Algorithm) -> None:
+    if isinstance(a.server, Auto) and a.drift is not None:
+        raise Refused(
+            f"Auto with {type(a.drift).__name__}: its clients may scale the gradients of single layers, which the correction "
+            "does not know of. Use another server, such as FedExP() or ServerMomentum()."
         )
 
 

@@ -48,7 +48,7 @@ def get(name: str) -> Algorithm:
 
 @recipe
 def auto() -> Algorithm:
-    """No knob: Polyak clients under a cap that the federation moves, scale-free extrapolation, averaged read-out."""
+    """No knob: Polyak clients under a cap that the federation moves, momentum of adaptive length, averaged read-out."""
     return Algorithm(CappedPolyak(), Auto(), readout="average", name="auto")
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,9 @@ class Cell:
     arguments: dict[str, Any]
 
     def file(self, folder: Path) -> Path:
-        return folder / f"{re.sub(r'[^A-Za-z0-9_.=-]+', '_', self.name)}.json"
+        plain = re.sub(r"[^A-Za-z0-9_.=-]+", "_", self.name)
+        short = plain if len(plain) <= 150 else f"{plain[:130]}_{sha256(plain.encode()).hexdigest()[:16]}"
+        return folder / f"{short}.json"
 
 
 def complete(
@@ -114,15 +117,20 @@ def training(name: str, settings: dict[str, Any], task: str = "digits") -> Cell:
 
 
 def trained(config: dict[str, Any], workers: int = 1) -> Result:
-    """Train as a configuration says. Beside the history: the scores of the last iterate, where the read-out is another."""
+    """Train as a configuration says.
+
+    Beside the history: the scores of the last iterate, where the read-out is another; for an averaged one, which is
+    compared at the end only, in the last fifth of the rounds.
+    """
     chosen = Config.model_validate(config)
     prepared = _prepared(chosen.data.model_dump_json(), chosen.model.model_dump_json())
     last: dict[int, tuple[float, float | None]] = {}
-    another = chosen.training.readout != "last"
+    readout = chosen.training.readout
     every, rounds = chosen.training.evaluate_every, chosen.training.rounds
+    quiet = {"last": rounds, "average": rounds - rounds // 5}.get(readout or "", 0)
 
     def score(event: Event) -> None:
-        if another and event.round and (event.round % every == 0 or event.round == rounds):
+        if event.round > quiet and (event.round % every == 0 or event.round == rounds):
             last[event.round] = _scores(prepared, event.x)
 
     diverged = None

@@ -13,11 +13,11 @@ from fedstride.client.gradient import Minibatch
 from fedstride.client.local import Options
 from fedstride.client.objective import Terms
 from fedstride.client.site import Site
-from fedstride.client.step import Armijo, CappedPolyak, Constant, DeltaSGD, Momentum, PerStep, Polyak
+from fedstride.client.step import Armijo, Constant, DeltaSGD, Momentum, PerStep, Polyak
 from fedstride.rows import Col, Rows, State, Vec, generator, repeat, sq
 from fedstride.wire import send
 
-BLIND_TO_AXES = (Armijo, CappedPolyak, Constant, DeltaSGD, Momentum, PerStep, Polyak)
+BLIND_TO_AXES = (Armijo, Constant, DeltaSGD, Momentum, PerStep, Polyak)
 WITHIN_ROUND = ("anchor", "anchor_loss")  # what a client remembers from one exchange of a round to the next
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from torch import Tensor
+from torch import Size, Tensor
 
 from fedstride.rows import Col
 
@@ -21,6 +21,7 @@ class Plan:
     size: Col  # n_i, samples
     batch: Col  # b_i, samples per step
     broadcast: dict[str, Tensor] = field(default_factory=dict)  # what the server sent beside the model
+    shapes: tuple[Size, ...] = ()  # of the model's tensors, in the order of a row
 
     @property
     def tau(self) -> Col:

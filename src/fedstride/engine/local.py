@@ -241,10 +241,12 @@ class LocalClients:
         sizes = [len(s) for s in samples]
         batch = [n if task.batch_size is None else min(n, task.batch_size) for n in sizes]
         steps = tuple(tau for _, tau in chunk)
+        replica = self._replica()
+        shapes = tuple(replica.shapes)
         site = Site(
-            Plan(task.seed, round, task.rounds, clients, steps, _col(x, sizes), _col(x, batch), broadcast),
+            Plan(task.seed, round, task.rounds, clients, steps, _col(x, sizes), _col(x, batch), broadcast, shapes),
             samples,
-            self._replica(),
+            replica,
             task.loss,
             task.reduction,
             task.batch_size,

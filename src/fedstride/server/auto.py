@@ -1,7 +1,8 @@
-"""The server of `auto`: extrapolation without a scale, and a cap moved by votes.
+"""The server of `auto`: momentum with a step from the diversity of the updates, and a cap moved by votes.
 
-After Jhunjhunwala, Wang, Joshi. FedExP. ICLR 2023 (003 eq. 9). The other half is client/step/capped_polyak.py.
-Deviations: eps becomes rho (1 - M/N) S, so that rescaling the problem changes nothing and full participation has no floor.
+After Jhunjhunwala, Wang, Joshi. FedExP. ICLR 2023 (003 eq. 9 and 115). The other half is client/step/capped_polyak.py.
+Deviations: eps becomes rho (1 - M/N) s, so that rescaling the problem changes nothing; 3 instead of 2; s forgets by
+beta^2, as the squared length of a sum of independent updates does; no move is longer than the clients' moves are.
 """
 
 from __future__ import annotations
@@ -11,47 +12,46 @@ from typing import ClassVar
 
 import torch
 
-from fedstride.errors import not_negative, positive
-from fedstride.rows import State, Vec, dot, sq
+from fedstride.errors import decay, not_negative, positive
+from fedstride.rows import State, Vec, sq
 from fedstride.wire import Mean
 
 
 @dataclass(frozen=True)
 class Auto:
-    """x -= eta Dbar with eta = max{1, S / (2 (|Dbar|^2 + rho (1 - M/N) S))}."""
+    """v = Dbar + beta v, s = S + beta^2 s; x -= eta v, eta = s / (3 (|v|^2 + rho (1 - M/N) s)), within bounds.
 
+    At least 1 - beta, which is FedAvg with momentum; at most sqrt(s) / |v|, so that |eta v| <= sqrt(s): without it, clients
+    that agree on where to be and not on how to get there (|Dbar| near 0, S not) would throw the model far away.
+    The cap of the client steps follows the mean vote: cap *= 1.3^vote, never below the floor.
+    """
+
+    beta: float = 0.5
     rho: float = 0.1
-    floor: float = 0.3  # least cap of the client step
-    needs: ClassVar[tuple[str, ...]] = ("square", "vote")
+    floor: float = 0.3  # least cap of the client step, and the first one
+    needs: ClassVar[tuple[str, ...]] = ("square", "vote", "parts")
 
     def __post_init__(self) -> None:
+        decay(self, beta=self.beta)
         not_negative(self, rho=self.rho)
         positive(self, floor=self.floor)
 
     def init(self, x: Vec) -> State:
-        scalars = {"eta": 1.0, "cap": self.floor, "cosine": 0.5}
-        return {**{k: x.new_tensor(v) for k, v in scalars.items()}, "last": torch.zeros_like(x)}
+        scalars = {"eta": 1 - self.beta, "cap": self.floor, "s": 0.0}
+        return {**{k: x.new_tensor(v) for k, v in scalars.items()}, "v": torch.zeros_like(x)}
 
     def broadcast(self, state: State) -> State:
-        return {"cap": state["cap"]}
+        return {name: state[name] for name in ("cap", "parts") if name in state}
 
     def step(self, x: Vec, mean: Mean, state: State) -> Vec:
-        D, S = mean.update, mean.square
-        below = 2 * (sq(D) + self.rho * (1 - mean.participants / mean.clients) * S)
-        eta = state["eta"] = torch.where(below > 0, S / below, 1.0).clamp(min=1)
-        state["cap"] = self._cap(mean, state)
-        state["last"] = D
-        return x - eta * D
-
-    def _cap(self, mean: Mean, state: State) -> Vec:
-        """Successive mean updates that oppose each other mean that clients forget: then the cap does not rise."""
-        both = (sq(mean.update) * sq(state["last"])).sqrt()
-        if bool(both > 0):
-            state["cosine"] = 0.8 * state["cosine"] + 0.2 * dot(mean.update, state["last"]) / both
-        vote = mean.fields["vote"][0]
-        vote = torch.where(state["cosine"] < -0.1, vote.clamp(max=0), vote)
-        vote = torch.where(state["cosine"] < -0.25, vote - 0.3, vote)
-        return (state["cap"] * 1.3**vote).clamp(min=self.floor)
+        v = state["v"] = mean.update + self.beta * state["v"]
+        s = state["s"] = mean.square + self.beta**2 * state["s"]
+        below = 3 * (sq(v) + self.rho * (1 - mean.participants / mean.clients) * s)
+        eta = torch.where(below > 0, torch.minimum(s / below, (s / sq(v)).sqrt()), 1.0)
+        state["eta"] = eta.clamp(min=1 - self.beta)
+        state["cap"] = (state["cap"] * 1.3 ** mean.fields["vote"][0]).clamp(min=self.floor)
+        state.setdefault("parts", mean.fields["parts"])  # of the first round, when the model is as it was initialised
+        return x - state["eta"] * v
 
     def output(self, x: Vec, state: State) -> Vec:
         return x
