@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -21,6 +21,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from fedstride import job
 from fedstride.checkpoint import replace_file
 from fedstride.config import Config, resolve
+from fedstride.data.federation import Federation
 from fedstride.engine import Local
 from fedstride.engine.local import cores
 from fedstride.errors import Diverged
@@ -116,14 +117,14 @@ def training(name: str, settings: dict[str, Any], task: str = "digits") -> Cell:
     return Cell(name, trained, {"config": resolve(task, settings=settings).model_dump(mode="json")})
 
 
-def trained(config: dict[str, Any], workers: int = 1) -> Result:
-    """Train as a configuration says.
+def trained(config: dict[str, Any], scale: float = 1.0) -> Result:
+    """Train as a configuration says; `scale` multiplies all inputs.
 
     Beside the history: the scores of the last iterate, where the read-out is another; for an averaged one, which is
     compared at the end only, in the last fifth of the rounds.
     """
     chosen = Config.model_validate(config)
-    prepared = _prepared(chosen.data.model_dump_json(), chosen.model.model_dump_json())
+    prepared = _scaled(_prepared(chosen.data.model_dump_json(), chosen.model.model_dump_json()), scale)
     last: dict[int, tuple[float, float | None]] = {}
     readout = chosen.training.readout
     every, rounds = chosen.training.evaluate_every, chosen.training.rounds
@@ -142,7 +143,7 @@ def trained(config: dict[str, Any], workers: int = 1) -> Result:
             chosen.make_algorithm(),
             rounds=rounds,
             test=prepared.test,
-            engine=Local(workers=workers),
+            engine=Local(workers=1),
             callbacks=[score],
             **chosen.training.model_dump(exclude={"rounds"}),
         )
@@ -161,6 +162,13 @@ def trained(config: dict[str, Any], workers: int = 1) -> Result:
 @lru_cache(1)
 def _prepared(data: str, model: str) -> job.Job:
     return job.prepare(Config.model_validate({"data": json.loads(data), "model": json.loads(model)}))
+
+
+def _scaled(prepared: job.Job, scale: float) -> job.Job:
+    if scale == 1:
+        return prepared
+    clients = Federation([(scale * inputs, targets) for inputs, targets in (c.take() for c in prepared.clients)])
+    return replace(prepared, clients=clients, test=(scale * prepared.test[0], prepared.test[1]))
 
 
 def _scores(prepared: job.Job, x: torch.Tensor) -> tuple[float, float | None]:

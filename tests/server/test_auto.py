@@ -1,12 +1,14 @@
 """`auto` against a slow twin written from its description, and its promises."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
 from torch import nn
 
 import fedstride as fs
+from fedstride.client.step.capped_polyak import _lift
 
 
 def problem(scale: float = 1.0, clients: int = 6):
@@ -26,9 +28,9 @@ def loss_and_gradient(data, y):
 
 
 def twin(model, clients, rounds, steps):
-    """Full participation, so that rho has no part."""
+    """Full participation, so that rho has no part; one tensor, so that nothing is lifted."""
     x = model.weight.detach().clone().reshape(-1)
-    cap, cosine, last, mean = 0.3, 0.5, None, None
+    cap, v, s, mean = 0.3, torch.zeros_like(x), 0.0, None
     xs, outputs, caps = [x], [], []
     for t in range(rounds):
         deltas, votes = [], []
@@ -43,17 +45,12 @@ def twin(model, clients, rounds, steps):
                 y = y - min(polyak, own) * g
             deltas.append(x - y)
             votes.append(vote)
-        D = torch.stack(deltas).mean(0)
-        S = sum(float(d @ d) for d in deltas) / len(deltas)
-        if last is not None:
-            cosine = 0.8 * cosine + 0.2 * float(D @ last) / math.sqrt(float(D @ D) * float(last @ last))
-        v = sum(votes) / len(votes)
-        v = min(v, 0.0) if cosine < -0.1 else v
-        v = v - 0.3 if cosine < -0.25 else v
-        cap = max(0.3, cap * 1.3**v)
-        x = x - max(1.0, S / (2 * float(D @ D))) * D
+        v = torch.stack(deltas).mean(0) + 0.5 * v
+        s = sum(float(d @ d) for d in deltas) / len(deltas) + 0.25 * s
+        eta = max(0.5, min(s / (3 * float(v @ v)), math.sqrt(s / float(v @ v))))
+        cap = max(0.3, cap * 1.3 ** (sum(votes) / len(votes)))
+        x = x - eta * v
         mean = x if mean is None else mean + 9 / (t + 9) * (x - mean)
-        last = D
         xs.append(x)
         outputs.append(mean)
         caps.append(cap)
@@ -82,7 +79,58 @@ def test_auto_is_the_default():
 def test_extrapolation_is_bounded_under_partial_participation():
     model, clients = problem()
     run = fs.train(model, "mse", clients, rounds=30, cohort=3, local_steps=4)
-    assert max(run.history["server_step"]) <= 1 / (2 * 0.1 * 0.5) + 1e-9
+    assert max(run.history["server_step"]) <= 1 / (3 * 0.1 * 0.5) + 1e-9
+
+
+def test_no_move_is_longer_than_the_clients_are():
+    """Clients without a common solution: |Dbar| falls to 0, S does not, and S / |Dbar|^2 has no bound."""
+    model, clients = problem()
+    xs = []
+    options = {"rounds": 60, "local_steps": 20}
+    run = fs.train(model, "mse", clients, **options, callbacks=[lambda e: xs.append(e.x)])
+    moves = [float((b - a).norm()) for a, b in pairwise(xs)]
+    S = [d**2 + u**2 for d, u in zip(run.history["drift"], run.history["update"], strict=True)]
+    s = 0.0
+    for move, square, eta in zip(moves, S, run.history["server_step"], strict=True):
+        s = square + 0.25 * s
+        assert move <= math.sqrt(s) * (1 + 1e-9) or eta == 0.5
+    assert max(run.history["server_step"]) > 1, "nothing was extrapolated, so nothing was bounded"
+
+
+def network(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)).double()
+
+
+def labelled(scale):
+    source = torch.Generator().manual_seed(2)
+    X = torch.randn(6, 30, 6, generator=source, dtype=torch.float64)
+    y = (X @ torch.randn(6, 3, generator=source, dtype=torch.float64)).argmax(-1)
+    return [(scale * a, b) for a, b in zip(X, y, strict=True)]
+
+
+def test_a_starved_layer_is_lifted():
+    """With inputs of a far too small scale the first layer gets next to no gradient, and no step size helps."""
+    options = {"rounds": 40, "local_steps": 5, "batch_size": 10}
+    final = {
+        (name, scale): fs.train(network(), "cross_entropy", labelled(scale), name, **options).history[-1]["train_loss"]
+        for name in ("auto", "fedsps")
+        for scale in (1.0, 0.01)
+    }
+    assert final["auto", 0.01] < 0.5 < 0.9 < final["fedsps", 0.01]
+    assert final["auto", 1.0] < 0.5
+
+
+def test_vectors_and_well_fed_matrices_are_left_alone():
+    shapes = (torch.Size((4, 3)), torch.Size((4,)), torch.Size((2, 4)))
+    assert _lift(torch.tensor([1.0, 1e-9, 2.0]), shapes) is None
+    lift = _lift(torch.tensor([1e-3, 1.0, 2.0]), shapes)
+    assert torch.equal(lift, torch.cat([torch.full((12,), float(torch.tensor(3.001) / 3 / 1e-3)), torch.ones(12)]))
+
+
+def test_a_drift_correction_is_refused():
+    with pytest.raises(fs.Refused, match="Auto with Scaffold"):
+        fs.Algorithm(step=fs.CappedPolyak(), server=fs.Auto(), drift=fs.Scaffold())
 
 
 def test_the_server_of_auto_needs_its_clients():

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from itertools import product
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain, product
+from pathlib import Path
 from typing import Any
 
-from fedstride.study import Cell, training
+from fedstride.errors import InvalidInput
+from fedstride.study import Cell, Result, Tell, complete, training
+from fedstride.verify.law import KEEPS
 
 EVALUATIONS = 20  # of a run, evenly spread
 Choice = dict[str, Any]  # an algorithm's name and its arguments
+Report = dict[str, Any]
 
 # FedAvg's first paper tried 11 to 13 rates; here 9, and 2 more around the best. The others: the grids of 003, appendix D.
 RATES = [10**e for e in (-3, -2.5, -2, -1.5, -1, -0.5, 0, 0.5, 1)]
@@ -73,7 +80,11 @@ TASKS = {
 }
 
 
-def cell(task: str, algorithm: Choice, seed: int = 0, **more: Any) -> Cell:
+SCALES = (0.05, 20.0)  # of the inputs of SCALED, for `auto`
+SCALED = ("fashion-linear-0.1", "covtype-linear-1", "covtype-mlp-0.1", "mnist-mlp-0.1", "digits", "fashion-cnn-0.1")
+
+
+def cell(task: str, algorithm: Choice, seed: int = 0, scale: float = 1.0) -> Cell:
     """One run; averaged read-out for every algorithm, so that like is compared with like."""
     t = TASKS[task]
     common = {
@@ -83,8 +94,10 @@ def cell(task: str, algorithm: Choice, seed: int = 0, **more: Any) -> Cell:
         **{f"{part}.seed": seed for part in ("training", "data", "model")},
     }
     chosen = {f"algorithm.{key}": value for key, value in algorithm.items()}
-    name = f"{task} {shown(algorithm)} s{seed}" + "".join(f" {k}={v}" for k, v in more.items())
-    return training(name, {**t.settings, **common, **chosen, **more}, t.preset)
+    run = training(f"{task} {shown(algorithm)} s{seed}", {**t.settings, **common, **chosen}, t.preset)
+    return (
+        run if scale == 1 else replace(run, name=f"{run.name} x{scale:g}", arguments={**run.arguments, "scale": scale})
+    )
 
 
 def shown(algorithm: Choice) -> str:
@@ -96,3 +109,198 @@ def grid(name: str, coarse: bool) -> list[Choice]:
     """All that is tried for a tuned algorithm."""
     axes = GRIDS[name] if name == "fedavg" or not coarse else {key: COARSE[key] for key in GRIDS[name]}
     return [{"name": name, **dict(zip(axes, values, strict=True))} for values in product(*axes.values())]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What a method came to on a task: its best run, and the price of finding it."""
+
+    method: str
+    setting: str  # of the best run
+    runs: int
+    diverged: int
+    accuracy: float  # per cent, of the averaged read-out after the last round
+    last: float  # of the last iterates, mean of the last evaluations
+    loss: float
+    rounds_to_target: int | None  # to the accuracy of the best tuned FedAvg
+    gradients: int  # samples, of all runs
+    forwards: int
+    bytes: int
+    own_gradients: int  # of the best run alone
+
+
+def measure(
+    tasks: Sequence[str],
+    folder: Path,
+    tell: Tell = lambda done, total, name: None,
+    seeds: int = 1,
+    coarse: bool = False,
+    trials: int = 0,
+) -> Report:
+    """Everything on every task. A tuned method has one setting for all seeds; trials: of Optuna, besides the grids."""
+    choices = {task: {name: grid(name, coarse) for name in GRIDS} for task in tasks}
+    free = [{"name": name} for name in FREE]
+    cells = [
+        cell(task, choice, seed)
+        for task in tasks
+        for choice in chain(free, *choices[task].values())
+        for seed in range(seeds)
+    ]
+    results = complete(cells, folder / "cells", tell)
+    finer = {task: _around(task, choices[task]["fedavg"], results, seeds) for task in tasks}
+    more = [cell(task, choice, seed) for task in tasks for choice in finer[task] for seed in range(seeds)]
+    scaled = [cell(task, {"name": "auto"}, scale=s) for task in tasks if task in SCALED for s in SCALES]
+    results |= complete([*more, *scaled], folder / "cells", tell)
+    scales = {one.name: 100 * _scores(results[one.name], "test_accuracy")[-1] for one in scaled}
+    found: dict[str, list[dict[str, Any]]] = {}
+    for task in tasks:
+        choices[task]["fedavg"] += finer[task]
+        if trials:
+            choices[task] |= _searched(task, folder, trials, seeds, results)
+        target = _tried(task, "fedavg", choices[task]["fedavg"], results, seeds, math.inf).accuracy
+        rows = [_tried(task, name, tried, results, seeds, target) for name, tried in choices[task].items()]
+        rows += [_tried(task, one["name"], [one], results, seeds, target) for one in free]
+        found[task] = [asdict(row) for row in rows]
+    return {
+        "tasks": {task: {"what": TASKS[task].what, "rounds": TASKS[task].rounds} for task in tasks},
+        "seeds": seeds,
+        "grids": {name: len(choices[tasks[0]][name]) for name in choices[tasks[0]]},
+        "results": found,
+        "scaled": _costs(found, scales),
+        "claims": claims(found),
+    }
+
+
+def _around(task: str, tried: Sequence[Choice], results: dict[str, Result], seeds: int) -> list[Choice]:
+    """Two rates more, next to the best."""
+    best = max(tried, key=lambda choice: _mean(_runs(task, choice, results, seeds), _accuracy))
+    return [{**best, "lr": best["lr"] * 10**e} for e in (-0.25, 0.25)]
+
+
+def _searched(task: str, folder: Path, trials: int, seeds: int, results: dict[str, Result]) -> dict[str, list[Choice]]:
+    """What Optuna tries for FedAvg and FedAdam: the rates, on a logarithmic scale. Its runs are kept as all others are."""
+    try:
+        import optuna
+    except ImportError:
+        raise InvalidInput("--trials needs Optuna; install it with: pip install 'fedstride[tune]'") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    found: dict[str, list[Choice]] = {}
+    for name, keys in (("fedavg", ("lr",)), ("fedadam", ("lr", "server_lr"))):
+        study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0))
+        tried = found[f"{name} by Optuna"] = []
+        for _ in range(trials):
+            trial = study.ask()
+            choice = {"name": name, **{key: trial.suggest_float(key, 1e-3, 10, log=True) for key in keys}}
+            cells = [cell(task, choice, seed) for seed in range(seeds)]
+            results |= complete(cells, folder / "cells")
+            tried.append(choice)
+            study.tell(trial, _mean(_runs(task, choice, results, seeds), _accuracy))
+    return found
+
+
+def _tried(
+    task: str, method: str, tried: Sequence[Choice], results: dict[str, Result], seeds: int, target: float
+) -> Tried:
+    runs = [_runs(task, choice, results, seeds) for choice in tried]
+    best = max(range(len(runs)), key=lambda i: _mean(runs[i], _accuracy))
+    every = [run for some in runs for run in some]
+
+    def total(*names: str) -> int:
+        return sum(run["totals"][name] for run in every for name in names)
+
+    return Tried(
+        method,
+        shown(tried[best]),
+        len(every),
+        sum(run["diverged"] is not None for run in every),
+        _mean(runs[best], _accuracy),
+        _mean(runs[best], _last),
+        _mean(runs[best], _loss),
+        _rounds_to(runs[best], target),
+        total("gradients"),
+        total("forwards"),
+        total("bytes_up", "bytes_down"),
+        sum(run["totals"]["gradients"] for run in runs[best]),
+    )
+
+
+def _runs(task: str, choice: Choice, results: dict[str, Result], seeds: int) -> list[Result]:
+    return [results[cell(task, choice, seed).name] for seed in range(seeds)]
+
+
+def _mean(runs: Sequence[Result], score: Callable[[Result], float]) -> float:
+    return statistics.fmean(score(run) for run in runs)
+
+
+def _scores(run: Result, column: str) -> list[float]:
+    return [v for v in run["history"][column] if v is not None]
+
+
+def _accuracy(run: Result) -> float:
+    return 0.0 if run["diverged"] else 100 * _scores(run, "test_accuracy")[-1]
+
+
+def _last(run: Result) -> float:
+    return 0.0 if run["diverged"] else 100 * statistics.fmean(_scores(run, "last_accuracy")[-4:])
+
+
+def _loss(run: Result) -> float:
+    return math.inf if run["diverged"] else _scores(run, "test_loss")[-1]
+
+
+def _rounds_to(runs: Sequence[Result], target: float) -> int | None:
+    """The first evaluated round at which the mean over the seeds is at the target."""
+    if any(run["diverged"] for run in runs):
+        return None
+    history = runs[0]["history"]
+    for i, t in enumerate(history["round"]):
+        if history["test_accuracy"][i] is not None and target <= 100 * statistics.fmean(
+            run["history"]["test_accuracy"][i] for run in runs
+        ):
+            return int(t)
+    return None
+
+
+def _costs(found: dict[str, list[dict[str, Any]]], scales: dict[str, float]) -> dict[str, dict[str, float]]:
+    """Accuracy of `auto` where its inputs are multiplied, by task and factor."""
+    plain = {task: next(row["accuracy"] for row in rows if row["method"] == "auto") for task, rows in found.items()}
+    return {
+        task: {"1": plain[task], **{f"{s:g}": scales[cell(task, {"name": "auto"}, scale=s).name] for s in SCALES}}
+        for task in found
+        if task in SCALED
+    }
+
+
+def claims(found: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """What `auto` should reach, and what it reached."""
+    rows = {task: {row["method"]: row for row in some} for task, some in found.items()}
+    last = {t: r["auto"]["accuracy"] - r["fedavg"]["last"] for t, r in rows.items()}
+    averaged = {t: r["auto"]["accuracy"] - r["fedavg"]["accuracy"] for t, r in rows.items()}
+    work = {t: r["auto"]["gradients"] / r["fedavg"]["own_gradients"] for t, r in rows.items()}
+    price = {t: r["fedavg"]["gradients"] / r["auto"]["gradients"] for t, r in rows.items()}
+    worst, level, dear, cheap = (
+        min(last, key=last.__getitem__),
+        min(averaged, key=averaged.__getitem__),
+        max(work, key=work.__getitem__),
+        min(price, key=price.__getitem__),
+    )
+    stated = [
+        ("worst task, points ahead of tuned FedAvg's last iterate", worst, last[worst], ">=", -0.5),
+        ("worst task, points ahead of its averaged read-out", level, averaged[level], ">=", -1.5),
+        ("mean, points ahead of its last iterate", "", statistics.fmean(last.values()), ">=", 1.0),
+        ("mean, points ahead of its averaged read-out", "", statistics.fmean(averaged.values()), ">=", 0.0),
+        ("gradients per local step", dear, work[dear], "<=", 1.1),
+        ("runs that diverged", "", float(sum(r["auto"]["diverged"] for r in rows.values())), "<=", 0.0),
+        ("price of tuning FedAvg, times `auto`", cheap, price[cheap], ">=", 10.0),
+    ]
+    return [
+        {
+            "what": what,
+            "task": task,
+            "measured": value,
+            "relation": relation,
+            "bound": bound,
+            "kept": KEEPS[relation](value, bound),
+        }
+        for what, task, value, relation, bound in stated
+    ]

@@ -92,7 +92,7 @@ def about(report: Report) -> str:
 
 def markdown(report: Report) -> str:
     parts = [about(report)] + [
-        _markdown(rows) for rows in (table(report), claims(report), growth(report)) if len(rows) > 1
+        as_markdown(rows) for rows in (table(report), claims(report), growth(report)) if len(rows) > 1
     ]
     return "\n\n".join([*parts, *(f"- {note}" for note in notes(report))])
 
@@ -203,6 +203,6 @@ def _mebibytes(size: int | None) -> str:
     return "-" if size is None else f"{size / 2**20:,.0f}"
 
 
-def _markdown(rows: Rows) -> str:
+def as_markdown(rows: Rows) -> str:
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])

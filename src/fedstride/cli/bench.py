@@ -81,6 +81,51 @@ def speed(
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
+@app.command()
+def painless(
+    task: Annotated[list[str] | None, typer.Option(help="Only this task; may be repeated.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of everything.")] = 1,
+    coarse: Annotated[bool, typer.Option("--coarse", help="Fewer values in the grids of FedAvg's rivals.")] = False,
+    trials: Annotated[int, typer.Option(min=0, help="Also tune FedAvg and FedAdam by Optuna, with so many runs.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for the runs, painless.json, .html and .svg.")] = Path(
+        "runs/painless"
+    ),
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown instead of tables.")] = False,
+    as_json: Json = False,
+) -> None:
+    """What tuning costs, and what it buys: algorithms without a knob against tuned ones, on many tasks.
+
+    Every run is kept: what was interrupted goes on where it stopped. Data sets are fetched when they are needed.
+    """
+    from fedstride.bench import show_painless as show
+    from fedstride.bench.painless import TASKS, measure
+
+    with errors_without_traceback():
+        tasks = _chosen("--task", task, list(TASKS), list(TASKS))
+        try:
+            with _progress() as say:
+                report = measure(
+                    tasks, out, lambda done, n, name: say(f"{done} of {n} runs  {name}"), seeds, coarse, trials
+                )
+        except KeyboardInterrupt:
+            typer.echo("stopped; finished runs are kept. The same command goes on from there.", err=True)
+            raise typer.Exit(130) from None
+    for ending, text in (
+        ("json", json.dumps(report, indent=2) + "\n"),
+        ("html", show.page(report)),
+        ("svg", show.svg(report)),
+    ):
+        (out / f"painless.{ending}").write_text(text, encoding="utf-8")
+    if as_json or markdown:
+        typer.echo(json.dumps(report, indent=2) if as_json else show.markdown(report))
+        return
+    console = Console() if Console().is_terminal else Console(width=160)
+    for rows in (show.by_task(report), show.by_method(report), show.scaled(report), show.claims(report)):
+        if len(rows) > 1:
+            console.print(_table(rows))
+    typer.echo(f"{show.about(report)}\nWritten: {out}/painless.json, painless.html and painless.svg")
+
+
 def _measure(
     workloads: list[str] | None, engines: list[str] | None, repeats: int, quick: bool, say: Say
 ) -> dict[str, Any]:
