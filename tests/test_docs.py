@@ -36,8 +36,10 @@ def first_cells(page: str, head: str) -> list[str]:
 
 def test_the_pages_are_there():
     assert [p.name for p in PAGES] == [
+        "auto.md",
         "diagnose.md",
         "how-to-choose.md",
+        "reproduced.md",
         "speed.md",
         "what-we-check.md",
         "write-an-algorithm.md",

@@ -13,7 +13,7 @@ from fedstride.algorithm import Algorithm
 from fedstride.client.step import Step
 from fedstride.diagnose import limits
 from fedstride.report.read import Record
-from fedstride.server import AdagradServer, AdamServer, FedExPM, Server, ServerMomentum, YogiServer
+from fedstride.server import AdagradServer, AdamServer, Auto, FedExPM, Server, ServerMomentum, YogiServer
 
 T = TypeVar("T")
 
@@ -179,7 +179,7 @@ class Evidence:
     def turn(self) -> float | None:
         """Cosine of successive moves; None under a server with momentum, whose moves resemble each other anyway."""
         adagrad = isinstance(self.server, AdagradServer) and self.server.beta > 0
-        momentum = adagrad or isinstance(self.server, ServerMomentum | AdamServer | YogiServer | FedExPM)
+        momentum = adagrad or isinstance(self.server, ServerMomentum | AdamServer | YogiServer | FedExPM | Auto)
         return None if momentum or len(self.late("turn")) < 3 else self.usual("turn")
 
     @cached_property

@@ -17,7 +17,7 @@ from fedstride.diagnose.verdict import Diagnosis, diagnosis
 from fedstride.report import charts, theme
 from fedstride.report.charts import Chart, line
 from fedstride.report.read import Series
-from fedstride.report.write import _page, _run
+from fedstride.report.write import page_of, words_of
 from fedstride.server import FedExP
 
 NAME = "diagnosis.html"
@@ -49,9 +49,9 @@ def write(folder: str | Path, found: Diagnosis | None = None) -> Path:
     folder = Path(folder)
     e = of_folder(folder)
     found = found or diagnosis(e)
-    words = _run(e.record)
+    words = words_of(e.record)
     words["title"] = f"Diagnosis: {words['title']}"
-    html = _page(**{**words, "shown": pictures(e)})
+    html = page_of(**{**words, "shown": pictures(e)})
     section = SECTION.render(outcome=found.outcome, findings=[f for f in found.findings if f is not found.outcome])
     html = html.replace("</header>", f"</header>{section}", 1)
     replace_file(folder / NAME, lambda new: new.write_text(html, encoding="utf-8"))

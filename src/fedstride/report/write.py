@@ -35,13 +35,13 @@ def write(folder: str | Path) -> Path:
     """Read a run or comparison folder and write report.html into it."""
     folder = Path(folder)
     found = read(folder)
-    text = _page(**(_comparison(found) if isinstance(found, Comparison) else _run(found)))
+    text = page_of(**(_comparison(found) if isinstance(found, Comparison) else words_of(found)))
     path = folder / NAME
     replace_file(path, lambda new: new.write_text(text, encoding="utf-8"))
     return path
 
 
-def _page(shown: list[charts.Chart], axes: dict[str, Any], **words: Any) -> str:
+def page_of(shown: list[charts.Chart], axes: dict[str, Any], **words: Any) -> str:
     engine = Environment(
         loader=PackageLoader("fedstride.report", "page"),
         autoescape=True,
@@ -70,7 +70,7 @@ def _digest(script: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def _run(run: Record) -> dict[str, Any]:
+def words_of(run: Record) -> dict[str, Any]:
     name = _setting(run.config, "algorithm", "name")
     task = run.config.get("task") or _setting(run.config, "data", "source")
     clients = len(run.clients.get("sizes") or [])
