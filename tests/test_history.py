@@ -159,3 +159,86 @@ def test_fedexps_step_follows_the_updates():
     expected = max(1.0, float((D**2).sum(1).mean() / (2 * ((mean**2).sum() + 1e-9))))
     run = learn(fs.recipes.fedexp(eps=1e-9), rounds=1, local_steps=STEPS)
     assert run.history[0]["server_step"] == pytest.approx(expected, rel=1e-9)
+
+
+def moves(algorithm, **options):
+    """A run, and the moves x_t - x_{t-1} of its model."""
+    iterates = []
+    run = learn(algorithm, callbacks=[lambda event: iterates.append(event.x)], **options)
+    return run, torch.stack(iterates).diff(dim=0)
+
+
+@pytest.mark.parametrize("algorithm", [fs.recipes.fedavg(server_lr=0.7), "fedexp", "scaffold"])
+def test_the_update_is_the_length_of_the_mean_update(algorithm):
+    """The model moves by the server's step times the mean update."""
+    run, moved = moves(algorithm, cohort=3, batch_size=3)
+    steps = torch.tensor(run.history["server_step"], dtype=torch.float64)
+    assert run.history["update"] == pytest.approx((moved.norm(dim=1) / steps).tolist(), rel=1e-9)
+
+
+def test_the_update_of_fednova_is_that_of_the_clients():
+    """They upload Delta_i / a_i."""
+    _, D = updates()
+    run = learn("fednova", rounds=1, local_steps=STEPS)
+    assert run.history[0]["update"] == pytest.approx(float(D.mean(0).norm()), rel=1e-9)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedavgm", "fedexp", "auto"])
+def test_the_turn_is_the_cosine_of_two_moves(algorithm):
+    run, moved = moves(algorithm, rounds=5, batch_size=3)
+    cosines = torch.cosine_similarity(moved[1:], moved[:-1], dim=1)
+    assert run.history["turn"][0] is None
+    assert run.history["turn"][1:] == pytest.approx(cosines.tolist(), rel=1e-9)
+
+
+def test_a_model_at_rest_does_not_turn():
+    nothing = [(torch.zeros(3, 2).double(), torch.zeros(3, 1).double())]
+    run = learn(model=nn.Linear(2, 1, bias=False).double(), loss="mse", clients=nothing)
+    assert run.history["turn"] == [None] * 3
+    assert run.history["update"] == [0.0] * 3
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "fedlin", "auto"])
+def test_without_a_compressor_nothing_is_lost(algorithm):
+    assert learn(algorithm).history["compression"] == [0.0] * 3
+
+
+def lost(M, compressor):
+    """sqrt(sum |m - C(m)|^2 / sum |m|^2) over messages, one per row."""
+    return float((M - compressor.compress(M)).norm() / M.norm())
+
+
+@pytest.mark.parametrize("clients", [1, C])
+def test_compression_is_the_relative_error_of_the_messages(clients):
+    _, D = updates()
+    run = learn(
+        fs.Algorithm(up=fs.TopK(5), error_feedback=False),
+        clients=classification()[:clients],
+        rounds=1,
+        local_steps=STEPS[:clients],
+    )
+    assert run.history[0]["compression"] == pytest.approx(lost(D[:clients], fs.TopK(5)), rel=1e-9)
+
+
+def test_compression_with_error_feedback_is_that_of_the_corrected_message():
+    """The first message is whole; the second has no error to carry, the third has."""
+    only, topk = {"clients": classification()[:1]}, fs.TopK(5)
+    run, moved = moves(fs.Algorithm(up=topk), **only)
+    second = learn(rounds=2, **only).x - learn(rounds=1, **only).x
+    assert run.history["compression"][:2] == [0.0, pytest.approx(lost(second[None], topk), rel=1e-9)]
+    residual = second - moved[1]
+    other = classifier()
+    nn.utils.vector_to_parameters(run.x - moved[2], other.parameters())
+    third = residual + learn(model=other, rounds=1, **only).x - (run.x - moved[2])
+    assert torch.allclose(moved[2], topk.compress(third[None])[0], rtol=1e-9, atol=1e-15)
+    assert run.history["compression"][2] == pytest.approx(lost(third[None], topk), rel=1e-9)
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+def test_compression_of_exchanged_gradients(way):
+    model, (inputs, targets) = classifier(), classification()[0]
+    F.cross_entropy(model(inputs), targets).backward()
+    G = torch.cat([p.grad.flatten() for p in model.parameters()])[None]
+    fedlin = fs.recipes.fedlin(error_feedback=False, **{way: fs.TopK(5)})
+    run = learn(fedlin, clients=[(inputs, targets)], rounds=1)
+    assert run.history[0]["compression"] == pytest.approx(lost(G, fs.TopK(5)), rel=1e-9)

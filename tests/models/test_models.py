@@ -19,6 +19,7 @@ TINY = {
     "mcmahan_cnn": ((1, 8, 8), {"width": 2, "hidden": 5}),
     "resnet18": ((3, 8, 8), {"width": 2, "groups": 1}),
     "char_lstm": ((6,), {"embedding": 2, "hidden": 4, "layers": 2}),
+    "char_mlp": ((6,), {"context": 4, "embedding": 2, "hidden": 5}),
 }
 COUNTS = [
     ("softmax", IMAGE, 10, {}, 7_850),
@@ -29,7 +30,9 @@ COUNTS = [
     ("resnet18", (3, 32, 32), 10, {}, 11_173_962),
     # embedding + two layers with two biases each + head
     ("char_lstm", (80,), 80, {}, 80 * 8 + 1024 * (8 + 256 + 2) + 1024 * (512 + 2) + 257 * 80),
+    ("char_mlp", (80,), 80, {}, 80 * 8 + (12 * 8 + 1) * 128 + 129 * 80),
 ]
+TEXT = ("char_lstm", "char_mlp")
 
 
 def tiny(name: str, classes: int = 3) -> nn.Module:
@@ -42,7 +45,7 @@ def tiny(name: str, classes: int = 3) -> nn.Module:
 def samples(name: str, n: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     source = torch.Generator().manual_seed(seed)
     shape = (n, *TINY[name][0])
-    if name == "char_lstm":
+    if name in TEXT:
         return torch.randint(3, shape, generator=source)
     return torch.rand(shape, generator=source).to(dtype)
 
@@ -55,7 +58,7 @@ def test_every_model_has_a_tiny_twin_here():
 def test_the_number_of_parameters(name, shape, classes, options, count):
     model = models.build(name, shape, classes, **options)
     assert sum(p.numel() for p in model.parameters()) == count
-    inputs = torch.zeros(2, *shape, dtype=torch.long if name == "char_lstm" else torch.float32)
+    inputs = torch.zeros(2, *shape, dtype=torch.long if name in TEXT else torch.float32)
     with torch.no_grad():
         assert model.eval()(inputs).shape == (2, classes)
 
@@ -113,20 +116,26 @@ def test_dropout_acts_in_training_only_and_can_be_turned_off():
     assert not [m for m in calm.modules() if isinstance(m, nn.Dropout | nn.Dropout2d)]
 
 
-def test_the_lstm_reads_the_whole_window():
-    model = tiny("char_lstm")
-    one = torch.zeros(1, 6, dtype=torch.long)
-    other = one.clone()
-    other[0, 0] = 1
-    assert not torch.equal(model(one), model(other))
+@pytest.mark.parametrize(("name", "reads"), [("char_lstm", [0, 1, 2, 3, 4, 5]), ("char_mlp", [2, 3, 4, 5])])
+def test_which_characters_of_the_window_are_read(name, reads):
+    """All of them, or the last `context`."""
+    model, one = tiny(name), torch.zeros(1, 6, dtype=torch.long)
+    changed = [i for i in range(6) if not torch.equal(model(one), model(one.index_fill(1, torch.tensor(i), 1)))]
+    assert changed == reads
+
+
+def test_the_mlp_of_characters_knows_their_order():
+    model = tiny("char_mlp")
+    assert not torch.equal(model(torch.tensor([[0, 0, 0, 0, 1, 2]])), model(torch.tensor([[0, 0, 0, 0, 2, 1]])))
 
 
 @pytest.mark.parametrize(
     ("arguments", "options", "says"),
     [
         (("resnet", (3, 32, 32), 10), {}, "did you mean 'resnet18'"),
-        (("vgg", (3, 32, 32), 10), {}, "expected one of: char_lstm, mcmahan_cnn"),
+        (("vgg", (3, 32, 32), 10), {}, "expected one of: char_lstm, char_mlp, mcmahan_cnn"),
         (("mlp", (4,), 3), {"hiden": (3,)}, "did you mean 'hidden'"),
+        (("char_mlp", (80,), 80), {"contex": 3}, "did you mean 'context'"),
         (("softmax", (4,), 3), {"width": 3}, "it has no options"),
         (("softmax", (4,), 0), {}, "classes=0"),
         (("softmax", (4,), None), {}, "regression: 1"),

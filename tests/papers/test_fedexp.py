@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
-import pytest
-
 from fedstride.papers import rivals
-from fedstride.papers.experiment import AGREES, DIFFERS, EXPERIMENTS, IN_KIND, NOT_RUN
+from fedstride.papers.experiment import EXPERIMENTS
 from tests.papers.pretend import Pretended, learned
 
 MINE = ["003-table1", "003-fig1", "003-fig6", "003-fig7", "003-table4", "003-AppF", "003-scaffold-exp"]
@@ -38,32 +34,6 @@ def against_003(config):
     pace = 12 if exp else {"fedavg": 6}.get(name, 3)
     final += 5 * (lr < 0.02) + 5 * (algorithm.get("server_lr", 1) > 5)
     return learned(config, final, pace, train=0.3 if exp else 0.2)
-
-
-@pytest.mark.parametrize("name", MINE)
-def test_what_003_says_is_in_kind_at_small_scale_and_agrees_at_its_own(name, monkeypatch, tmp_path):
-    small = Pretended(monkeypatch, tmp_path, as_in_003).verdicts(name)
-    assert set(small) - {NOT_RUN} == {IN_KIND}
-    full = Pretended(monkeypatch, tmp_path, as_in_003, "paper").verdicts(name)
-    assert set(full) - {NOT_RUN} == {AGREES}
-
-
-@pytest.mark.parametrize("name", MINE)
-def test_the_contrary_differs(name, monkeypatch, tmp_path):
-    verdicts = Pretended(monkeypatch, tmp_path, against_003).verdicts(name)
-    assert set(verdicts) - {NOT_RUN} == {DIFFERS}
-
-
-@pytest.mark.parametrize("scale", ["small", "paper"])
-def test_a_name_belongs_to_one_configuration_and_fits_a_file_system(scale, monkeypatch, tmp_path):
-    pretended = Pretended(monkeypatch, tmp_path, as_in_003, scale, seeds=2)
-    for name in MINE:
-        pretended.verdicts(name)
-    by_name = {}
-    for cell in pretended.cells:
-        assert by_name.setdefault(cell.name, cell.arguments) == cell.arguments
-        assert len(cell.file(tmp_path).name) < 250
-    assert len({json.dumps(a, sort_keys=True) for a in by_name.values()}) == len(by_name)
 
 
 def test_small_scale_is_small(monkeypatch, tmp_path):

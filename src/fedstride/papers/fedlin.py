@@ -34,6 +34,7 @@ HERE = Local(workers=1)
 
 SERVER = {"delta_s = 1": 100, "delta_s = 2": 50, "delta_s = 4": 25}  # how many of 100 coordinates are sent
 CLIENTS = {"delta_c = 1.25": 80, "delta_c = 1.67": 60}
+Work = dict[str, dict[str, Any]]
 
 
 def sparse(where: str, k: int, feedback: bool, lr: float, rounds: int) -> Result:
@@ -60,11 +61,11 @@ def _logistic() -> tuple[LeastSquares, list[int], Vec]:
 def sparse_gradients(lab: Lab) -> Outcome:
     judge = partial(lab.judge, full=True)
     rounds = 300
-    down = {name: {"where": "down", "k": k, "feedback": False, "lr": 0.15} for name, k in SERVER.items()}
+    down: Work = {name: {"where": "down", "k": k, "feedback": False, "lr": 0.15} for name, k in SERVER.items()}
     fed_back = {f"{name}, feedback": a | {"feedback": True} for name, a in down.items() if a["k"] < 100}
     shorter = {f"{name}, 0.15 / delta_s": a | {"lr": 0.15 * a["k"] / 100} for name, a in fed_back.items()}
-    up = {name: {"where": "up", "k": k, "feedback": True, "lr": 0.1} for name, k in CLIENTS.items()}
-    work: dict[str, dict[str, Any]] = {**down, **fed_back, **shorter, **up}
+    up: Work = {name: {"where": "up", "k": k, "feedback": True, "lr": 0.1} for name, k in CLIENTS.items()}
+    work = {**down, **fed_back, **shorter, **up}
     cells = {name: Cell(f"004-K {name}", sparse, {**a, "rounds": rounds}) for name, a in work.items()}
     found = lab.run(list(cells.values()))
     gaps = {name: found[cell.name]["gap"] for name, cell in cells.items()}
