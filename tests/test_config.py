@@ -2,7 +2,10 @@
 
 import pytest
 
+import fedstride as fs
 from fedstride import InvalidInput
+from fedstride.client.objective import Proximal
+from fedstride.client.step import Adam, Polyak
 from fedstride.config import TASKS, parse_setting, resolve, to_toml
 
 
@@ -44,6 +47,8 @@ def test_values_are_read_as_toml_else_as_text():
         ("training.rounds=0", "training.rounds=0"),
         ("training.rounds=many", "training.rounds='many'"),
         ("trainin.rounds=5", "trainin is no setting; did you mean 'training'"),
+        ("training.readout=avarage", "training.readout='avarage' .*'server', 'last' or 'average'"),
+        ("training.evaluate_every=0", "training.evaluate_every=0"),
         ("data.alpha=-1", "data.alpha=-1"),
         ("data.partition=dirichelt", "data.partition='dirichelt'"),
         ("data=3", "data=3"),
@@ -66,3 +71,108 @@ def test_unusable_files_and_tasks_are_named(tmp_path):
         resolve("digit")
     with pytest.raises(InvalidInput, match="key=value"):
         parse_setting("rounds")
+
+
+def algorithm(**table):
+    return resolve(settings={"algorithm": table}).make_algorithm()
+
+
+def test_an_algorithm_is_composed_of_parts():
+    made = algorithm(
+        name="custom",
+        step={"part": "Adam", "lr": 0.01, "betas": [0.8, 0.9]},
+        server={"part": "FedExP", "eps": 0.5},
+        objective={"part": "Proximal", "mu": 0.2},
+        readout="average",
+    )
+    assert made == fs.Algorithm(Adam(0.01, (0.8, 0.9)), fs.FedExP(0.5), Proximal(0.2), readout="average")
+
+
+def test_a_recipe_takes_parts_too():
+    assert algorithm(name="fedlin", lr=0.2, up={"part": "TopK", "k": 5}) == fs.recipes.fedlin(lr=0.2, up=fs.TopK(5))
+
+
+def test_parts_may_be_set_under_dotted_names():
+    given = settings("algorithm.name=custom", "algorithm.step.part=Armijo", "algorithm.step.lr_max=0.5")
+    assert resolve(settings=given).make_algorithm() == fs.Algorithm(fs.Armijo(0.5))
+
+
+def test_parts_read_back_what_they_write(tmp_path):
+    table = {"name": "custom", "step": {"part": "Polyak", "c": 0.5, "lr_max": None}, "up": {"part": "TopK", "k": 0.1}}
+    config = resolve(settings={"algorithm": table})
+    (tmp_path / "c.toml").write_text(to_toml(config))
+    again = resolve(file=tmp_path / "c.toml")
+    assert again == config
+    assert again.make_algorithm() == fs.Algorithm(Polyak(0.5, None), up=fs.TopK(0.1))
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"step": {"part": "Armio"}}, r"algorithm\.step\.part='Armio' is unknown; did you mean 'Armijo'"),
+        ({"step": {"lr": 0.1}}, r"algorithm\.step\.part='None' is unknown"),
+        ({"step": {"part": "Armijo", "lrmax": 1.0}}, r"algorithm\.step\.lrmax is unknown to Armijo; did you mean 'lr_max'"),
+        ({"drift": {"part": "Scaffold", "lr": 1.0}}, r"algorithm\.drift\.lr is unknown to Scaffold, which takes no"),
+        ({"step": {"part": "Adam", "lr": -1.0}}, "Adam: lr=-1.0 is not usable"),
+        ({"step": "Adam"}, "step='Adam' is no step part"),
+        ({"stepp": {"part": "Adam"}}, r"algorithm\.stepp is unknown to custom; did you mean 'step'"),
+        ({"readout": "mean"}, "readout='mean' is unknown"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_parts_are_named(table, message):
+    with pytest.raises(InvalidInput, match=message):
+        algorithm(name="custom", **table)
+
+
+def test_parts_that_make_no_sense_together_are_refused_at_once():
+    with pytest.raises(fs.Refused, match="SCAFFOLD with client Adam"):
+        algorithm(name="custom", step={"part": "Adam"}, drift={"part": "Scaffold"})
+
+
+MLP = '[model]\nname = "mlp"\noptions = {hidden = [7]}\n'
+
+
+@pytest.mark.parametrize(
+    ("task", "file", "texts", "expected"),
+    [
+        ("mnist", "", (), {"dropout": 0}),
+        ("mnist", "", ("model.name=small_cnn",), {"dropout": 0}),
+        ("mnist", "", ("model.options.width=4",), {"dropout": 0, "width": 4}),
+        ("mnist", "", ("model.name=softmax",), {}),
+        ("mnist", MLP, (), {"hidden": [7]}),  # without the preset's dropout
+        ("mnist", MLP, ("model.name=mlp",), {"hidden": [7]}),
+        ("mnist", MLP, ("model.name=softmax",), {}),
+        ("mnist", MLP, ("model.name=small_cnn", "model.options.width=4"), {"width": 4}),
+    ],
+)
+def test_another_model_drops_the_options_of_the_one_before(task, file, texts, expected, tmp_path):
+    (tmp_path / "c.toml").write_text(file)
+    assert resolve(task, tmp_path / "c.toml", settings(*texts)).model.options == expected
+    assert resolve("mnist").model.options == {"dropout": 0}, "the preset itself stays as it is"
+
+
+def test_another_model_keeps_its_seed(tmp_path):
+    (tmp_path / "c.toml").write_text(MLP + "seed = 3\n")
+    assert resolve(file=tmp_path / "c.toml", settings=settings("model.name=softmax")).model.seed == 3
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ((), {"name": "fedexp", "lr": 0.5, "eps": 0.1}),
+        (("algorithm.lr=0.2",), {"name": "fedexp", "lr": 0.2, "eps": 0.1}),
+        (("algorithm.name=fedexp",), {"name": "fedexp", "lr": 0.5, "eps": 0.1}),
+        (("algorithm.name=auto",), {"name": "auto"}),
+        (("algorithm.name=fedavg", "algorithm.server_lr=0.9"), {"name": "fedavg", "server_lr": 0.9}),
+    ],
+)
+def test_another_algorithm_drops_the_arguments_of_the_one_before(texts, expected, tmp_path):
+    (tmp_path / "c.toml").write_text('[algorithm]\nname = "fedexp"\nlr = 0.5\neps = 0.1\n')
+    assert resolve(file=tmp_path / "c.toml", settings=settings(*texts)).algorithm == expected
+
+
+def test_another_algorithm_than_the_presets_drops_its_arguments(monkeypatch):
+    monkeypatch.setitem(TASKS, "breast_cancer", {"algorithm": {"name": "fedprox", "mu": 0.1}})
+    assert resolve("breast_cancer").algorithm == {"name": "fedprox", "mu": 0.1}
+    given = settings("algorithm.name=fedavg")
+    assert resolve("breast_cancer", settings=given).algorithm == {"name": "fedavg"}

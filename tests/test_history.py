@@ -80,7 +80,7 @@ def test_the_mean_client_step_is_weighted():
         ("scaffold_exp", [2 * d + 1, 2 * d + 1], [2 * d, 2 * d]),
         ("fedlin", [2 * d, 2 * d], [2 * d, 2 * d]),
         ("fedtrack", [2 * d, 2 * d], [2 * d, 2 * d]),
-        ("auto", [d + 2, d + 2], [d + 1, d + 1]),  # |Delta_i|^2 and a vote; a cap
+        ("auto", [d + 6, d + 6], [d + 1, d + 5]),  # |Delta_i|^2, a vote and 4 tensors' shares; a cap, later the shares
     ],
 )
 def test_bytes_are_counted_in_both_directions(algorithm, up, down):

@@ -85,12 +85,25 @@ class Config(Part):
         return _called(makers[name], name, "algorithm", arguments)  # type: ignore[no-any-return]
 
 
-PARTS = {
-    name: getattr(module, name)
-    for module in (drift, gradient, objective, step, server, wire)
-    for name in module.__all__
-    if is_dataclass(getattr(module, name))
+SLOTS: dict[str, tuple[Any, str]] = {  # argument: where its parts are, and the method that makes one
+    "step": (step, "step"),
+    "schedule": (step, "__call__"),
+    "server": (server, "broadcast"),
+    "objective": (objective, "terms"),
+    "gradient": (gradient, "begin"),
+    "drift": (drift, "correction"),
+    "up": (wire, "compress"),
+    "down": (wire, "compress"),
 }
+
+
+def _parts(slot: str) -> dict[str, Any]:
+    module, method = SLOTS.get(slot, (step, "no part belongs here"))
+    every = {name: getattr(module, name) for name in module.__all__}
+    return {name: part for name, part in every.items() if is_dataclass(part) and method in dir(part)}
+
+
+PARTS = {name: part for slot in SLOTS for name, part in _parts(slot).items()}
 
 
 def _called(make: Callable[..., Any], name: str, at: str, arguments: dict[str, Any]) -> Any:
@@ -103,17 +116,20 @@ def _called(make: Callable[..., Any], name: str, at: str, arguments: dict[str, A
                 if known
                 else f"{at}.{key} is unknown to {name}, which takes no arguments."
             )
-    return make(**{key: _value(value, f"{at}.{key}") for key, value in arguments.items()})
+    missing = [key for key, p in known.items() if p.default is p.empty and key not in arguments]
+    if missing:
+        raise InvalidInput(f"{at}.{missing[0]} is missing; {name} needs it.")
+    return make(**{key: _value(value, key, f"{at}.{key}") for key, value in arguments.items()})
 
 
-def _value(value: Any, at: str) -> Any:
+def _value(value: Any, slot: str, at: str) -> Any:
     if not isinstance(value, dict):
         return tuple(value) if isinstance(value, list) else value
-    rest = {k: v for k, v in value.items() if k != "part"}
-    part = str(value.get("part"))
-    if part not in PARTS:
-        raise InvalidInput(f"{at}.part={part!r} is unknown; {nearest(part, PARTS)}")
-    return _called(PARTS[part], part, at, rest)
+    known, part = _parts(slot), value.get("part")
+    if part not in known:
+        known_ones = nearest(str(part), known) if known else "it takes no part."
+        raise InvalidInput(f"{at}={value!r} names no part that fits there; {known_ones}")
+    return _called(known[part], part, at, {k: v for k, v in value.items() if k != "part"})
 
 
 CNN = {"name": "small_cnn", "options": {"dropout": 0}}  # dropout would keep the clients from running in parallel
@@ -254,15 +270,15 @@ def _merge(into: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 def _drop_what_belongs_to_another(values: dict[str, Any], layer: dict[str, Any]) -> None:
     """A layer that names another model or algorithm does not want the options of the one before."""
-    for part, options in (("model", ("options",)), ("algorithm", tuple(values.get("algorithm", ())))):
-        before, new = values.get(part), layer.get(part)
-        if (
-            isinstance(before, dict)
-            and isinstance(new, dict)
-            and new.get("name", before.get("name")) != before.get("name")
-        ):
-            for option in options:
-                before.pop(option, None)
+    for part, usual in (("model", Model().name), ("algorithm", "auto")):
+        before, new = values.get(part, {}), layer.get(part, {})
+        if not isinstance(new, dict):
+            raise InvalidInput(
+                f"{part}={new!r} is not usable; expected a table of settings, as in {part}.name={usual}."
+            )
+        if isinstance(before, dict) and new.get("name", before.get("name")) != before.get("name", usual):
+            for option in [key for key in before if part == "algorithm" or key == "options"]:
+                del before[option]
 
 
 def _check_keys(values: dict[str, Any], kind: type[Part], at: str = "") -> None:

@@ -24,7 +24,7 @@ from fedstride.config import Config, resolve
 from fedstride.data.federation import Federation
 from fedstride.engine import Local
 from fedstride.engine.local import cores
-from fedstride.errors import Diverged
+from fedstride.errors import Diverged, InvalidInput
 from fedstride.losses import correct
 from fedstride.losses import resolve as loss_of
 from fedstride.run import Event, train
@@ -66,6 +66,9 @@ def complete(
     """The results by name; what the folder does not hold yet is computed, by one process per core."""
     folder.mkdir(parents=True, exist_ok=True)
     unique = {cell.name: cell for cell in cells}
+    for cell in cells:
+        if cell != unique[cell.name]:
+            raise InvalidInput(f"two different cells are named {cell.name!r}; give each a name of its own.")
     found = {name: kept for name, cell in unique.items() if (kept := _kept(cell, folder)) is not None}
     missing = [cell for name, cell in unique.items() if name not in found]
     if not missing:
@@ -100,8 +103,8 @@ def _kept(cell: Cell, folder: Path) -> Result | None:
         kept = json.loads(cell.file(folder).read_text())
     except (OSError, ValueError):
         return None
-    same = kept.get("arguments") == json.loads(json.dumps(cell.arguments))
-    return kept["result"] if same else None
+    whole = isinstance(kept, dict) and kept.keys() >= {"arguments", "result"}
+    return kept["result"] if whole and kept["arguments"] == json.loads(json.dumps(cell.arguments)) else None
 
 
 def _one(cell: Cell, folder: Path) -> Result:
@@ -128,7 +131,7 @@ def trained(config: dict[str, Any], scale: float = 1.0) -> Result:
     last: dict[int, tuple[float, float | None]] = {}
     readout = chosen.training.readout
     every, rounds = chosen.training.evaluate_every, chosen.training.rounds
-    quiet = {"last": rounds, "average": rounds - rounds // 5}.get(readout or "", 0)
+    quiet = {"last": rounds, "average": rounds - max(1, rounds // 5)}.get(readout or "", 0)
 
     def score(event: Event) -> None:
         if event.round > quiet and (event.round % every == 0 or event.round == rounds):

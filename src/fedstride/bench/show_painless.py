@@ -41,7 +41,7 @@ def by_task(report: Report) -> Rows:
         rows.append(
             [
                 task,
-                tuned["setting"].removeprefix("fedavg(lr=").rstrip(")"),
+                f"{float(tuned['setting'].removeprefix('fedavg(lr=').rstrip(')')):.3g}",
                 *(f"{v:.1f}" for v in (tuned["last"], tuned["accuracy"], auto["accuracy"])),
                 f"{auto['accuracy'] - tuned['last']:+.1f}",
                 f"{auto['accuracy'] - tuned['accuracy']:+.1f}",
@@ -68,7 +68,7 @@ def by_method(report: Report) -> Rows:
                 f"{statistics.fmean(ahead.values()):+.1f}",
                 f"{ahead[worst]:+.1f}",
                 worst,
-                f"{statistics.fmean(some[name]['loss'] for some in found.values()):.3f}",
+                _mean_loss([some[name]["loss"] for some in found.values()]),
                 f"{_price(found, name, 'gradients'):.1f}",
                 f"{_price(found, name, 'bytes'):.1f}",
             ]
@@ -104,7 +104,7 @@ def figure(report: Report) -> dict[str, Any]:
     found = _found(report)
     traces: list[dict[str, Any]] = []
     for i, name in enumerate(methods(report)):
-        price = [some[name]["gradients"] / some["auto"]["own_gradients"] for some in found.values()]
+        price = [max(some[name]["gradients"] / some["auto"]["own_gradients"], LEAST) for some in found.values()]
         ahead = [some[name]["accuracy"] - some["fedavg"]["accuracy"] for some in found.values()]
         marks = {"color": theme.colour(i), "symbol": SYMBOLS[i // len(theme.SERIES)]}
         common = {"type": "scatter", "mode": "markers", "name": html.escape(name), "legendgroup": name}
@@ -139,6 +139,7 @@ def figure(report: Report) -> dict[str, Any]:
     }
 
 
+LEAST = 0.01  # of a run, for the logarithm: a run may diverge before it cost anything
 SYMBOLS = ["circle", "diamond", "square"]  # when the colours are used up
 
 
@@ -197,6 +198,11 @@ def svg(report: Report) -> str:
 
 def _found(report: Report) -> dict[str, dict[str, Any]]:
     return {task: {row["method"]: row for row in rows} for task, rows in report["results"].items()}
+
+
+def _mean_loss(values: list[float | None]) -> str:
+    known = [v for v in values if v is not None]
+    return f"{statistics.fmean(known):.3f}" if len(known) == len(values) else "diverged"
 
 
 def _price(found: dict[str, dict[str, Any]], name: str, what: str) -> float:

@@ -84,6 +84,9 @@ def speed(
 @app.command()
 def painless(
     task: Annotated[list[str] | None, typer.Option(help="Only this task; may be repeated.")] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Of the tuned methods only FedAvg and this one; may be repeated.")
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of everything.")] = 1,
     coarse: Annotated[bool, typer.Option("--coarse", help="Fewer values in the grids of FedAvg's rivals.")] = False,
     trials: Annotated[int, typer.Option(min=0, help="Also tune FedAvg and FedAdam by Optuna, with so many runs.")] = 0,
@@ -98,15 +101,15 @@ def painless(
     Every run is kept: what was interrupted goes on where it stopped. Data sets are fetched when they are needed.
     """
     from fedstride.bench import show_painless as show
-    from fedstride.bench.painless import TASKS, measure
+    from fedstride.bench.painless import GRIDS, TASKS, measure
 
     with errors_without_traceback():
         tasks = _chosen("--task", task, list(TASKS), list(TASKS))
+        tuned = _chosen("--method", method, list(GRIDS), list(GRIDS))
         try:
             with _progress() as say:
-                report = measure(
-                    tasks, out, lambda done, n, name: say(f"{done} of {n} runs  {name}"), seeds, coarse, trials
-                )
+                tell = lambda done, n, name: say(f"{done} of {n} runs  {name}")  # noqa: E731
+                report = measure(tasks, out, tell, seeds, coarse, trials, tuned)
         except KeyboardInterrupt:
             typer.echo("stopped; finished runs are kept. The same command goes on from there.", err=True)
             raise typer.Exit(130) from None

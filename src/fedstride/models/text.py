@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from fedstride.errors import InvalidInput
 from fedstride.models.network import Network, Shape
 
 
@@ -25,6 +26,10 @@ class CharMLP(Network):
     """The next character from the last `context` ones only: much faster than an LSTM, and nearly as good at first."""
 
     def __init__(self, shape: Shape, classes: int, context: int = 12, embedding: int = 8, hidden: int = 128) -> None:
+        if not 1 <= context <= shape[0]:
+            raise InvalidInput(
+                f"char_mlp: context={context!r} is not usable; expected 1 to {shape[0]}, the window's length."
+            )
         body = nn.Sequential(
             *(_Last(context), nn.Embedding(classes, embedding), nn.Flatten()),
             *(nn.Linear(context * embedding, hidden), nn.ReLU()),
