@@ -109,8 +109,11 @@ def test_parts_read_back_what_they_write(tmp_path):
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"step": {"part": "Armio"}}, r"algorithm\.step\.part='Armio' is unknown; did you mean 'Armijo'"),
-        ({"step": {"lr": 0.1}}, r"algorithm\.step\.part='None' is unknown"),
+        ({"step": {"part": "Armio"}}, "'Armio'} names no part that fits there; did you mean 'Armijo'"),
+        ({"step": {"lr": 0.1}}, r"algorithm\.step={'lr': 0.1} names no part that fits there; expected one of"),
+        ({"step": {"part": "FedExP"}}, "names no part that fits there"),
+        ({"step": {"part": "Constant", "lr": 0.1, "schedule": {"part": "Adam"}}}, "names no part that fits there"),
+        ({"up": {"part": "TopK"}}, r"algorithm\.up\.k is missing; TopK needs it"),
         ({"step": {"part": "Armijo", "lrmax": 1.0}}, r"algorithm\.step\.lrmax is unknown to Armijo; did you mean 'lr_max'"),
         ({"drift": {"part": "Scaffold", "lr": 1.0}}, r"algorithm\.drift\.lr is unknown to Scaffold, which takes no"),
         ({"step": {"part": "Adam", "lr": -1.0}}, "Adam: lr=-1.0 is not usable"),
@@ -176,3 +179,15 @@ def test_another_algorithm_than_the_presets_drops_its_arguments(monkeypatch):
     assert resolve("breast_cancer").algorithm == {"name": "fedprox", "mu": 0.1}
     given = settings("algorithm.name=fedavg")
     assert resolve("breast_cancer", settings=given).algorithm == {"name": "fedavg"}
+
+
+@pytest.mark.parametrize("value", ["fedavg", 3])
+def test_an_algorithm_that_is_no_table_is_named(value):
+    with pytest.raises(InvalidInput, match=r"expected a table of settings, as in algorithm.name=auto"):
+        resolve(settings={"algorithm": value})
+
+
+def test_naming_the_usual_model_keeps_its_options(tmp_path):
+    file = tmp_path / "a.toml"
+    file.write_text("[model]\noptions = {hidden = [5]}\n")
+    assert resolve(file=file, settings={"model.name": "mlp"}).model.options == {"hidden": [5]}

@@ -201,3 +201,15 @@ def test_a_run_that_diverges_says_when():
     assert found["diverged"] >= 1
     assert len(found["history"]["round"]) == found["diverged"] - 1
     assert set(found["history"]) == {*KEPT, "last_loss", "last_accuracy"}
+
+
+@pytest.mark.parametrize("text", ["null", "[]", "1", '{"arguments": {"n": 1}}'])
+def test_a_file_of_another_shape_is_computed_again(text, tmp_path):
+    cell = Cell("a", trained, {"n": 1})
+    cell.file(tmp_path).write_text(text)
+    assert study._kept(cell, tmp_path) is None
+
+
+def test_two_cells_of_one_name_are_refused(tmp_path):
+    with pytest.raises(InvalidInput, match="two different cells are named 'a'"):
+        complete([Cell("a", trained, {"n": 1}), Cell("a", trained, {"n": 2})], tmp_path)

@@ -96,7 +96,7 @@ def test_names_of_runs_tell_them_apart():
 def test_what_is_run(pretend, seeds):
     report, asked = pretend(tasks=("digits", "breast-cancer"), seeds=seeds)
     each = len(FREE) + sum(len(grid(name, False)) for name in GRIDS) + 2
-    assert len(asked) == 2 * each * seeds + len(SCALES), "digits also with scaled inputs"
+    assert len(asked) == (2 * each + len(SCALES)) * seeds, "digits also with scaled inputs"
     assert len({c.name for c in asked}) == len(asked)
     assert report["seeds"] == seeds
     assert report["grids"] == {name: len(grid(name, False)) + 2 * (name == "fedavg") for name in GRIDS}
@@ -131,10 +131,10 @@ def test_two_rates_more_are_tried_next_to_the_best(pretend):
         return run_of(80 - 10 * abs(a.get("lr", 0.1) - 10**-0.75))
 
     report, asked = pretend(result)
-    assert rows(report)["fedavg"]["setting"] == "fedavg(lr=0.178)"
+    assert rows(report)["fedavg"]["setting"] == "fedavg(lr=0.177828)"
     finer = [c.name for c in asked if "fedavg(" in c.name][9:]
-    assert finer in (["digits fedavg(lr=0.0562) s0", "digits fedavg(lr=0.178) s0"],
-                     ["digits fedavg(lr=0.178) s0", "digits fedavg(lr=0.562) s0"])  # fmt: skip
+    assert finer in (["digits fedavg(lr=0.0562341) s0", "digits fedavg(lr=0.177828) s0"],
+                     ["digits fedavg(lr=0.177828) s0", "digits fedavg(lr=0.562341) s0"])  # fmt: skip
 
 
 @pytest.mark.parametrize(("ahead", "reached"), [(20, 48), (1, 60), (0, 60), (-1, None)])
@@ -163,7 +163,7 @@ def test_one_setting_for_all_seeds(pretend):
         return run_of(near.get(float(f"{a.get('lr', 9):.3g}"), 5))
 
     tuned = rows(pretend(result, seeds=2)[0])["fedavg"]
-    assert tuned["setting"] == "fedavg(lr=0.316)" and tuned["accuracy"] == pytest.approx(85)
+    assert tuned["setting"] == "fedavg(lr=0.316228)" and tuned["accuracy"] == pytest.approx(85)
     assert (tuned["runs"], tuned["gradients"], tuned["own_gradients"]) == (22, 22_000, 2_000)
 
 
@@ -375,3 +375,33 @@ def test_a_stopped_command_says_how_to_go_on(tiny, monkeypatch):
     done = command()
     assert done.exit_code == 130 and "finished runs are kept" in done.stderr
     assert not (tiny / "painless.json").exists()
+
+
+def test_a_scaled_run_that_diverges_counts_as_nothing(pretend):
+    report, _ = pretend(lambda c, s: run_of(81, diverged=59) if s == 20.0 else usual(c, s))
+    assert report["scaled"]["digits"]["20"] == 0
+
+
+def test_scaled_inputs_are_averaged_over_the_seeds_too(pretend):
+    report, _ = pretend(lambda c, s: run_of(80 + 3 * c["training"]["seed"]), seeds=3)
+    assert len(set(report["scaled"]["digits"].values())) == 1
+
+
+def test_a_method_that_diverges_at_once_breaks_nothing(pretend):
+    def result(config, scale):
+        if config["algorithm"]["name"] != "fedsps":
+            return usual(config, scale)
+        return {**run_of(diverged=1), "totals": dict.fromkeys(("gradients", "forwards", "bytes_up", "bytes_down"), 0)}
+
+    report, _ = pretend(result)
+    json.dumps(report, allow_nan=False)
+    assert "fedsps" in show_painless.svg(report)
+    assert "diverged" in show_painless.markdown(report)
+
+
+def test_without_optuna_nothing_is_run(pretend, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    asked = []
+    with pytest.raises(InvalidInput, match="needs Optuna"):
+        pretend(lambda c, s: asked.append(c) or usual(c, s), trials=2)
+    assert asked == []

@@ -54,8 +54,24 @@ def by_task(report: Report) -> Rows:
 
 
 def by_method(report: Report) -> Rows:
-    """Each method over all tasks: points ahead of tuned FedAvg, averaged with averaged, and what finding its setting cost."""
-    rows = [["method", "runs a task", "diverged", "mean", "worst", "worst on", "test loss", "gradients", "bytes"]]
+    """Each method over all tasks: points ahead of tuned FedAvg, averaged with averaged, and what finding its setting cost.
+
+    Gradients and forward passes are in gradients of one run of `auto`.
+    """
+    rows = [
+        [
+            "method",
+            "runs a task",
+            "diverged",
+            "mean",
+            "worst",
+            "worst on",
+            "test loss",
+            "gradients",
+            "forwards",
+            "bytes",
+        ]
+    ]
     found = _found(report)
     for name in methods(report):
         ahead = {task: some[name]["accuracy"] - some["fedavg"]["accuracy"] for task, some in found.items()}
@@ -70,6 +86,7 @@ def by_method(report: Report) -> Rows:
                 worst,
                 _mean_loss([some[name]["loss"] for some in found.values()]),
                 f"{_price(found, name, 'gradients'):.1f}",
+                f"{statistics.fmean(some[name]['forwards'] / some['auto']['own_gradients'] for some in found.values()):.1f}",
                 f"{_price(found, name, 'bytes'):.1f}",
             ]
         )

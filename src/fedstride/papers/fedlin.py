@@ -23,7 +23,7 @@ from fedstride.papers.experiment import Claim, Lab, Outcome, curves, experiment
 from fedstride.recipes import fedlin, fedsplit
 from fedstride.rows import Vec, sq
 from fedstride.study import Cell, Result
-from fedstride.verify.fedlin import _appendix_k, _matrix_57, _newton, _recurrence, logistic_sum
+from fedstride.verify.fedlin import appendix_k, logistic_sum, matrix_57, newton, recurrence
 from fedstride.verify.problems import LeastSquares, iterates, near, random_least_squares
 from fedstride.wire import TopK
 
@@ -51,8 +51,8 @@ def sparse(where: str, k: int, feedback: bool, lr: float, rounds: int) -> Result
 
 @lru_cache(1)
 def _logistic() -> tuple[LeastSquares, list[int], Vec]:
-    problem, tau = _appendix_k()
-    return problem, tau, _newton(torch.cat(list(problem.A)), torch.cat(list(problem.b)))[0]
+    problem, tau = appendix_k()
+    return problem, tau, newton(torch.cat(list(problem.A)), torch.cat(list(problem.b)))[0]
 
 
 @experiment(
@@ -105,7 +105,7 @@ def sparse_gradients(lab: Lab) -> Outcome:
     about = {
         "clients": 10,
         "data of each": "500 x 100",
-        "local steps": _appendix_k()[1],
+        "local steps": appendix_k()[1],
         "loss": "sum, eq. (156)",
         "rounds": rounds,
     }
@@ -147,7 +147,7 @@ def split(L: float, e: int, rounds: int) -> Result:
     algorithm = fedsplit(prox=s, lr=s / (1 + s * (L + 1) / 2))  # Pathak and Wainwright, corollary 1
     xs, _ = iterates(problem, torch.zeros(2, dtype=torch.float64), algorithm, rounds, local_steps=e, engine=HERE)
     star = problem.minimiser
-    radius, fixed = zip(*(_recurrence(torch.stack(xs[:7])[:, j]) for j in range(2)), strict=True)
+    radius, fixed = zip(*(recurrence(torch.stack(xs[:7])[:, j]) for j in range(2)), strict=True)
     bias = float((torch.tensor(fixed) - star).norm())
     return {"radius": max(radius), "bias": bias, "distance": [float((x - star).norm()) for x in xs]}
 
@@ -238,7 +238,7 @@ def round_map(L: float, H: int, eta: float) -> Result:
     problem, unit = appendix_e(L), torch.eye(2, dtype=torch.float64)
     columns = [iterates(problem, e, fedlin(lr=eta * H), 1, local_steps=H, engine=HERE)[0][-1] for e in unit]
     M = torch.stack(columns, 1)
-    radius, known = float(torch.linalg.eigvals(M).abs().max()), _matrix_57(eta, H, L)
+    radius, known = float(torch.linalg.eigvals(M).abs().max()), matrix_57(eta, H, L)
     wrong = float(((M - known).abs() / known.abs().clamp(min=1)).max())
     return {"radius": radius, "second": float(M[1, 1]), "wrong": wrong}
 
