@@ -245,8 +245,8 @@ def test_tables(pretend):
     assert len(head) == len(digits) == len(cancer)
     table = {row[0]: row for row in show_painless.by_method(report)}
     assert list(table)[1:] == [*GRIDS, *FREE]
-    assert table["auto"][1:6] == ["1", "0", "+1.0", "+1.0", "digits"] and table["auto"][-2:] == ["1.0", "1.0"]
-    assert table["fedavg"][1:4] == ["11", "4", "+0.0"] and table["fedavg"][-2:] == ["11.0", "11.0"]
+    assert table["auto"][1:6] == ["1", "0", "+1.0", "+1.0", "digits"] and table["auto"][-3::2] == ["1.0", "1.0"]
+    assert table["fedavg"][1:4] == ["11", "4", "+0.0"] and table["fedavg"][-3::2] == ["11.0", "11.0"]
     verdicts = [row[-1] for row in show_painless.claims(report)[1:]]
     assert verdicts == ["met" if c["kept"] else "missed" for c in report["claims"]]
     text = show_painless.markdown(report)
@@ -256,8 +256,8 @@ def test_tables(pretend):
 
 def test_the_price_of_several_seeds_is_in_runs_of_auto(pretend):
     table = {row[0]: row for row in show_painless.by_method(pretend(seeds=3)[0])}
-    assert (table["auto"][1], table["auto"][-2]) == ("3", "3.0")
-    assert (table["fedavg"][1], table["fedavg"][-2]) == ("33", "33.0")
+    assert (table["auto"][1], table["auto"][-3]) == ("3", "3.0")
+    assert (table["fedavg"][1], table["fedavg"][-3]) == ("33", "33.0")
 
 
 @pytest.mark.parametrize("bad", [0.0, 60.0])
