@@ -108,9 +108,8 @@ class Session:
             self._stop(t, [], f"the server step of size {float(server['eta']):.3g} left the finite numbers")
         self.clients.commit()
         self.x, self.stats, self.drift, self.server = new, new_stats, drift, server
-        moved, turn = new - x, _cosine(new - x, self.moved)
-        self.moved = moved
-        if a.readout == "average":
+        before, self.moved = self.moved, new - x
+        if a.readout == "average":  # polynomial decay with eta = 8: Shamir, Zhang. ICML 2013, for non-smooth SGD
             self.mean = self.mean + 9 / (t + 9) * (new - self.mean)
 
         loss, accuracy = None, None
@@ -134,7 +133,7 @@ class Session:
             "trials": average("trials"),
             "failed": int(reply.metrics["failed"].sum()),
             "update": float(sq(mean_update).sqrt()),
-            "turn": turn,
+            "turn": _cosine(self.moved, before),
             "drift": float((mean.square - sq(mean_update)).clamp(min=0).sqrt()),
             "compression": max(*errors, _relative_error(reply)),
             "bytes_up": up + reply.bytes_up,

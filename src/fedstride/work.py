@@ -42,7 +42,9 @@ def send_gradients(algorithm: Algorithm, options: Options) -> Work:
         if options.weight_decay:
             G.add_(x, alpha=options.weight_decay)
         sent, past, size = send(G, algorithm.up, algorithm.feeds_back_up, memory, _sources(site, "gradient"))
-        metrics = {"finite": torch.isfinite(G).all(1, keepdim=True), **_costs(site), **_errors(G, sent, past)}
+        metrics = {"finite": torch.isfinite(G).all(1, keepdim=True), **_costs(site)}
+        if algorithm.up is not None:
+            metrics |= _errors(G, sent, past)
         return Upload({"gradient": sent}, metrics, {**memory, **past, "anchor": G, "anchor_loss": L}, size)
 
     return work

@@ -373,7 +373,7 @@ def test_a_stopped_command_says_how_to_go_on(tiny, monkeypatch):
 
     monkeypatch.setattr(study, "_one", stop)
     done = command()
-    assert done.exit_code == 130 and "finished runs are kept" in done.stderr
+    assert done.exit_code == 130 and "What was computed is kept; go on with: the same command" in done.stderr
     assert not (tiny / "painless.json").exists()
 
 

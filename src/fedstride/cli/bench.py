@@ -16,7 +16,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from fedstride.cli.common import Json, errors_without_traceback
+from fedstride.cli.common import Json, errors_without_traceback, kept_on_interrupt, wide_console
 from fedstride.errors import InvalidInput, nearest
 
 if TYPE_CHECKING:
@@ -69,9 +69,7 @@ def speed(
     if as_json or markdown:
         typer.echo(json.dumps(report, indent=2) if as_json else show.markdown(report))
         return
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=160)
+    console = wide_console()
     if report["workloads"]:
         console.print("Times faster than by hand; of matmul peak, memory: by hand / fedstride.")
     for rows in (show.table(report), show.claims(report), show.growth(report)):
@@ -106,13 +104,9 @@ def painless(
     with errors_without_traceback():
         tasks = _chosen("--task", task, list(TASKS), list(TASKS))
         tuned = _chosen("--method", method, list(GRIDS), list(GRIDS))
-        try:
-            with _progress() as say:
-                tell = lambda done, n, name: say(f"{done} of {n} runs  {name}")  # noqa: E731
-                report = measure(tasks, out, tell, seeds, coarse, trials, tuned)
-        except KeyboardInterrupt:
-            typer.echo("stopped; finished runs are kept. The same command goes on from there.", err=True)
-            raise typer.Exit(130) from None
+        with kept_on_interrupt("the same command"), _progress() as say:
+            tell = lambda done, n, name: say(f"{done} of {n} runs  {name}")  # noqa: E731
+            report = measure(tasks, out, tell, seeds, coarse, trials, tuned)
     for ending, text in (
         ("json", json.dumps(report, indent=2) + "\n"),
         ("html", show.page(report)),
@@ -122,7 +116,7 @@ def painless(
     if as_json or markdown:
         typer.echo(json.dumps(report, indent=2) if as_json else show.markdown(report))
         return
-    console = Console() if Console().is_terminal else Console(width=160)
+    console = wide_console()
     for rows in (show.by_task(report), show.by_method(report), show.scaled(report), show.claims(report)):
         if len(rows) > 1:
             console.print(_table(rows))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
@@ -22,3 +24,30 @@ def errors_without_traceback() -> Iterator[None]:
     except FedstrideError as error:
         Console(stderr=True).print(f"Error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(1 if isinstance(error, Diverged) else 2) from error
+
+
+def wide_console() -> Console:
+    """A file has room for wide tables."""
+    console = Console()
+    return console if console.is_terminal else Console(width=160)
+
+
+@contextmanager
+def kept_on_interrupt(command: str) -> Iterator[None]:
+    """End the workers at once after Ctrl-C or SIGTERM, and say how to go on."""
+
+    def stop(*_: object) -> None:
+        for child in multiprocessing.active_children():
+            child.terminate()
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        message = f"Interrupted. What was computed is kept; go on with: {command}"
+        Console(stderr=True).print(message, markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(130) from error
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from fedstride.cli.common import Json, errors_without_traceback
+from fedstride.cli.common import Json, errors_without_traceback, kept_on_interrupt, wide_console
 from fedstride.errors import InvalidInput, nearest
 
 if TYPE_CHECKING:
@@ -57,7 +55,7 @@ def reproduce(
             _list(as_json)
             return
         chosen = select(name) if name else []
-        with _kept_on_interrupt(f"fedstride reproduce {name} --scale {scale} --seeds {seeds} --out {out}"):
+        with kept_on_interrupt(f"fedstride reproduce {name} --scale {scale} --seeds {seeds} --out {out}"):
             records = [_measured(experiment, scale, seeds, out, quiet=as_json or markdown) for experiment in chosen]
         if as_json:
             typer.echo(json.dumps(records, indent=2, ensure_ascii=False))
@@ -77,7 +75,7 @@ def _list(as_json: bool) -> None:
     table.add_column("what it is")
     for experiment in every:
         table.add_row(experiment.name, experiment.title)
-    _console().print(table)
+    wide_console().print(table)
     typer.echo("Run one with `fedstride reproduce NAME`, those of a paper by its number, or `all`.")
 
 
@@ -91,7 +89,7 @@ def _measured(experiment: Experiment, scale: str, seeds: int, out: Path, quiet: 
     found = page.record(experiment, lab, outcome)
     paths = page.write(found, outcome.pictures, out)
     if not quiet:
-        console = _console()
+        console = wide_console()
         console.print(f"\n{experiment.title} ({experiment.name}, {scale} scale)", style="bold", highlight=False)
         console.print(_table(found["claims"]))
         typer.echo(f"Written: {' and '.join(map(str, paths))}")
@@ -109,11 +107,6 @@ def _table(claims: list[dict[str, str]]) -> Table:
     return table
 
 
-def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=160)
-
-
 @contextmanager
 def _progress(name: str) -> Iterator[Tell]:
     """On standard error: a bar on a terminal, else a line for each cell."""
@@ -127,24 +120,3 @@ def _progress(name: str) -> Iterator[Tell]:
     with Progress(TextColumn("{task.description}"), *columns, console=console, transient=True) as bar:
         task = bar.add_task(name, total=None, cell="")
         yield lambda done, total, cell: bar.update(task, completed=done, total=total, cell=cell)
-
-
-@contextmanager
-def _kept_on_interrupt(command: str) -> Iterator[None]:
-    """End the workers at once after Ctrl-C or SIGTERM, and say how to go on."""
-
-    def stop(*_: object) -> None:
-        for child in multiprocessing.active_children():
-            child.terminate()
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        message = f"Interrupted. What was computed is kept; go on with: {command}"
-        Console(stderr=True).print(message, markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(130) from error
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -3,7 +3,7 @@
 Deviations: the best parameters are those of the highest test accuracy after 50 rounds, where 003 D.3 takes training accuracy. At
 small scale a small CNN takes ResNet-18's place on CIFAR-10, softmax regression the CNN's on handwriting and a perceptron the
 LSTM's on text; the grids are coarser, and searched one parameter after the other. EMNIST and FEMNIST are replaced by MNIST, by
-writer, at either scale. 003 does not say where it clips gradients: at norm 10, as Acar et al. (ICLR 2021) do.
+writer, at either scale. Gradients are clipped at norm 10.
 """
 
 from __future__ import annotations
