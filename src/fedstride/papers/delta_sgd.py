@@ -12,9 +12,8 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from fedstride.papers.experiment import NOT_RUN, Claim, Lab, Outcome, Picture, curves, experiment
+from fedstride.papers.experiment import NOT_RUN, Claim, Lab, Outcome, Picture, curves, experiment, heat_map
 from fedstride.papers.tasks import accuracy, cell
-from fedstride.report import theme
 from fedstride.study import Cell, Result
 
 Place = tuple[str, float]  # task, alpha
@@ -185,21 +184,9 @@ def paths(title: str, note: str, runs: Runs) -> Picture:
 def heat(title: str, columns: Mapping[str, Column]) -> Picture:
     """A table, coloured by the distance to the best of its column."""
     names = list(next(iter(columns.values())))
-    trace = {
-        "type": "heatmap",
-        "x": list(columns),
-        "y": names,
-        "z": [[round(behind(c, name), 2) for c in columns.values()] for name in names],
-        "zmin": 0,
-        "zmax": 20,
-        "text": [[f"{c[name]:.1f}" for c in columns.values()] for name in names],
-        "texttemplate": "%{text}",
-        "colorscale": [[i / (len(theme.SCALE) - 1), light] for i, (light, _) in enumerate(theme.SCALE)],
-        "colorbar": {"thickness": 8, "outlinewidth": 0, "ticks": "", "nticks": 5},
-        "xgap": 1,
-        "ygap": 1,
-        "hovertemplate": "%{y}, %{x}: %{text} %, %{z} behind the best<extra></extra>",
-    }
+    z = [[round(behind(c, name), 2) for c in columns.values()] for name in names]
+    shown = [[f"{c[name]:.1f}" for c in columns.values()] for name in names]
+    trace = heat_map(list(columns), names, z, shown, "%{y}, %{x}: %{text} %, %{z} behind the best", zmin=0, zmax=20)
     axes = {"xaxis": {"showgrid": False}, "yaxis": {"autorange": "reversed", "showgrid": False, "nticks": len(names)}}
     note = "Test accuracy in per cent; the colour is the distance to the best of the column."
     return Picture(title, note, {"data": [trace], "layout": {**axes, "hovermode": "closest"}})

@@ -56,6 +56,25 @@ def curves(
     return Picture(title, note, {"data": traces, "layout": theme.merged(shape, layout)})
 
 
+def heat_map(
+    x: Sequence[str],
+    y: Sequence[str],
+    z: Sequence[Sequence[float]],
+    text: Sequence[Sequence[str]],
+    hover: str,
+    **more: Any,
+) -> dict[str, Any]:
+    """A trace: a table whose cells are coloured by z and say what they are in words."""
+    return {
+        "type": "heatmap",
+        **{"x": list(x), "y": list(y), "z": z, "text": text, "texttemplate": "%{text}"},
+        "colorscale": [[i / (len(theme.SCALE) - 1), light] for i, (light, _) in enumerate(theme.SCALE)],
+        "colorbar": {"thickness": 8, "outlinewidth": 0, "ticks": "", "nticks": 5},
+        **{"xgap": 1, "ygap": 1, "hovertemplate": f"{hover}<extra></extra>"},
+        **more,
+    }
+
+
 def _log_axis(values: list[float]) -> dict[str, Any]:
     """About eight ticks: powers of ten, or the 2 and the 5 between them too where there are few powers."""
     decades = math.log10(max(values) / min(values)) if values else 0

@@ -11,7 +11,7 @@ from itertools import pairwise, product
 from statistics import fmean
 from typing import Any
 
-from fedstride.papers.experiment import Claim, Lab, Outcome, Picture, curves, experiment
+from fedstride.papers.experiment import Claim, Lab, Outcome, Picture, curves, experiment, heat_map
 from fedstride.papers.rivals import (
     DATA,
     NAMES,
@@ -34,7 +34,6 @@ from fedstride.papers.rivals import (
     tuned,
 )
 from fedstride.papers.tasks import ROUNDS, accuracy, cell
-from fedstride.report import theme
 from fedstride.study import Result
 
 PLACES = ("cifar10", "emnist")
@@ -162,19 +161,9 @@ def figure_1(lab: Lab) -> Outcome:
 
 def _map(grid: dict[tuple[float, float], float], extrapolated: dict[float, float]) -> Picture:
     rows = [*([grid[a, g] for a in CLIENT] for g in SERVER), [extrapolated[a] for a in CLIENT]]
-    trace = {
-        "type": "heatmap",
-        "x": [f"10^{a:g}" for a in CLIENT],
-        "y": [*(f"10^{g:g}" for g in SERVER), "FedExP"],
-        "z": rows,
-        "text": [[f"{v:.1f}" for v in row] for row in rows],
-        "texttemplate": "%{text}",
-        "colorscale": [[i / (len(theme.SCALE) - 1), light] for i, (light, _) in enumerate(theme.SCALE)],
-        "colorbar": {"thickness": 8, "outlinewidth": 0, "ticks": "", "nticks": 5},
-        "xgap": 1,
-        "ygap": 1,
-        "hovertemplate": "eta_l %{x}, eta_g %{y}: %{text} %<extra></extra>",
-    }
+    servers = [*(f"10^{g:g}" for g in SERVER), "FedExP"]
+    shown = [[f"{v:.1f}" for v in row] for row in rows]
+    trace = heat_map([f"10^{a:g}" for a in CLIENT], servers, rows, shown, "eta_l %{x}, eta_g %{y}: %{text} %")
     axes = {
         "xaxis": {"type": "category", "title": {"text": "client step"}, "showgrid": False},
         "yaxis": {"type": "category", "title": {"text": "server step"}, "showgrid": False},
