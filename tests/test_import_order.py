@@ -14,8 +14,8 @@ ORDER = [
     *("errors", "rows", "losses", "model", "models.network", "oracle"),
     *("client.plan", "client.site", "client.objective", "client.corrected", "client.gradient", "client.drift"),
     *("client.step", "client.local", "client"),
-    *("wire", "server", "algorithm", "recipes", "sampling", "work"),
-    *("data", "engine", "history", "checkpoint", "result", "session", "check", "run", "optim", "models"),
+    *("wire", "server", "sampling", "privacy", "algorithm", "recipes", "work"),
+    *("data", "engine", "faults", "guard", "history", "checkpoint", "result", "session", "check", "run", "optim", "models"),
     *("loggers", "config", "live", "job", "study"),
     *("verify", "report", "diagnose", "papers", "bench", "cli"),
 ]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import fedstride as fs
 
-MODULES = {"data", "engine", "loggers", "models", "optim", "recipes"}
+MODULES = {"data", "engine", "faults", "loggers", "models", "optim", "recipes"}
 STEPS = {"Adagrad", "Adam", "Armijo", "CappedPolyak", "Constant", "DeltaSGD", "Momentum", "PerStep", "Polyak"}
 SCHEDULES = {"Exponential", "Stepwise"}
 OBJECTIVES = {"FedDynObjective", "FedSplitProx", "Moon", "Plain", "Proximal"}
@@ -27,10 +27,11 @@ SERVERS = {
     "ServerMomentum",
     "YogiServer",
 }
-WIRE = {"Quantize", "RandomK", "TopK"}
+WIRE = {"Median", "Quantize", "RandomK", "TopK", "TrimmedMean"}
 SAMPLERS = {"Bernoulli", "Uniform", "Weighted"}
-ERRORS = {"Diverged", "FedstrideError", "InvalidInput", "Refused"}
-RUNS = {"Algorithm", "Event", "Run", "load", "train"}
+ERRORS = {"Corrupt", "Diverged", "FedstrideError", "FedstrideWarning", "GivenUp", "InvalidInput", "Refused", "TooFew"}
+ERRORS |= {"Unsaved"}
+RUNS = {"Algorithm", "Checkpoints", "Event", "Guard", "Privacy", "Run", "load", "train"}
 
 RECIPES = [
     *(

@@ -1,7 +1,8 @@
 """Federated learning that finds its own step sizes."""
 
-from fedstride import data, engine, loggers, models, optim, recipes
+from fedstride import data, engine, faults, loggers, models, optim, recipes
 from fedstride.algorithm import Algorithm
+from fedstride.checkpoint import Checkpoints
 from fedstride.client.drift import GradientCorrection, Scaffold
 from fedstride.client.gradient import IAG, Minibatch, Noisy
 from fedstride.client.objective import FedDynObjective, FedSplitProx, Moon, Plain, Proximal
@@ -18,7 +19,19 @@ from fedstride.client.step import (
     Polyak,
     Stepwise,
 )
-from fedstride.errors import Diverged, FedstrideError, InvalidInput, Refused
+from fedstride.errors import (
+    Corrupt,
+    Diverged,
+    FedstrideError,
+    FedstrideWarning,
+    GivenUp,
+    InvalidInput,
+    Refused,
+    TooFew,
+    Unsaved,
+)
+from fedstride.guard import Guard
+from fedstride.privacy import Privacy
 from fedstride.result import Run, load
 from fedstride.run import Event, train
 from fedstride.sampling import Bernoulli, Uniform, Weighted
@@ -36,6 +49,6 @@ from fedstride.server import (
     ServerMomentum,
     YogiServer,
 )
-from fedstride.wire import Quantize, RandomK, TopK
+from fedstride.wire import Median, Quantize, RandomK, TopK, TrimmedMean
 
 __version__ = "0.1.0"

@@ -12,9 +12,10 @@ from fedstride.client.objective import FedDynObjective, FedSplitProx, Objective,
 from fedstride.client.plan import Plan
 from fedstride.client.step import Adagrad, Adam, Armijo, CappedPolyak, Constant, DeltaSGD, Momentum, Polyak, Step
 from fedstride.errors import InvalidInput, Refused, nearest
+from fedstride.privacy import Privacy
 from fedstride.rows import State, Vec
 from fedstride.server import Auto, Average, FedDyn, FedNova, FedSplit, Server
-from fedstride.wire import Compressor, Quantize, RandomK, feedback
+from fedstride.wire import Compressor, Quantize, RandomK, Robust, feedback
 
 READOUTS = ("server", "last", "average")
 
@@ -31,6 +32,8 @@ class Algorithm:
     up: Compressor | None = None  # of the update; with gradient correction, of the exchanged gradient
     down: Compressor | None = None  # of the exchanged gradient's mean
     error_feedback: bool | None = None  # None: wherever there is a compressor
+    aggregate: Robust | None = None  # None: the weighted mean
+    privacy: Privacy | None = None
     readout: str = "server"  # what is evaluated and returned: what the server rule says, "last", or "average"
     name: str = "custom"
 
@@ -40,7 +43,7 @@ class Algorithm:
             raise InvalidInput(
                 f"Algorithm: readout={self.readout!r} is unknown; {nearest(str(self.readout), READOUTS)}"
             )
-        for refusal in (_needs, _feedback, _down, _scaffold, _auto, _iag_and_noise, _fednova, _feddyn, _fedsplit):
+        for refusal in REFUSALS:
             refusal(self)
 
     @property
@@ -54,6 +57,13 @@ class Algorithm:
     @property
     def feeds_back_down(self) -> bool:
         return self.down is not None and self.error_feedback is not False
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What clients upload beside the update."""
+        private = self.privacy is not None
+        more = ("below",) if self.privacy is not None and self.privacy.quantile is not None else ()
+        return (*(name for name in self.server.needs if not private or name != "parts"), *more)  # parts have no bound
 
     @property
     def prox(self) -> float:
@@ -75,10 +85,12 @@ def _check_kinds(a: Algorithm) -> None:
         "drift": ("correction", "finish", "absorb"),
         "up": ("compress", "bytes"),
         "down": ("compress", "bytes"),
+        "aggregate": ("start", "combine"),
+        "privacy": ("init", "shorten", "release", "follow", "epsilon"),
     }
     for name, methods in wanted.items():
         part = getattr(a, name)
-        if part is None and name in ("drift", "up", "down"):
+        if part is None and name in ("drift", "up", "down", "aggregate", "privacy"):
             continue
         missing = [m for m in methods if not hasattr(part, m)]
         if missing or isinstance(part, type):
@@ -185,3 +197,58 @@ def _fedsplit(a: Algorithm) -> None:
         raise Refused("FedSplit with a drift correction: it starts from u, not from x, where the correction is taken.")
     if client and a.up is not None:
         raise Refused("FedSplit with a compressor: x = mean z_i holds only for exact updates.")
+
+
+def _aggregate(a: Algorithm) -> None:
+    """A median of updates is no mean: it has no control variates, no diversity, no weights to go with it."""
+    if a.aggregate is None:
+        return
+    rule, server = type(a.aggregate).__name__, type(a.server).__name__
+    if a.server.needs or isinstance(a.server, FedDyn | FedSplit):
+        raise Refused(
+            f"{rule} with {server}: this server is built on means over the clients, and a {rule} of them is none. "
+            "Use Average, ServerMomentum, or one of the adaptive servers."
+        )
+    if a.drift is not None:
+        raise Refused(
+            f"{rule} with {type(a.drift).__name__}: corrections cancel in the mean over the clients only. Drop one."
+        )
+    if a.up is not None:
+        raise Refused(
+            f"{rule} with a compressor: most coordinates of a sparse update are 0, and so is their median. Drop one."
+        )
+    if a.privacy is not None:
+        raise Refused(
+            f"{rule} with Privacy: the noise is made for a sum. Drop one; clipping bounds every client anyway."
+        )
+
+
+def _privacy(a: Algorithm) -> None:
+    if a.privacy is None:
+        return
+    if a.drift is not None:
+        raise Refused(
+            f"Privacy with {type(a.drift).__name__}: what clients upload for the correction has no bound. Leave drift out."
+        )
+    if isinstance(a.server, FedNova | FedDyn | FedSplit):
+        raise Refused(
+            f"Privacy with {type(a.server).__name__}: it holds for exact sums of what the clients know. "
+            "Use Average, FedExP, ServerMomentum, Auto, or an adaptive server."
+        )
+    if a.feeds_back_up:
+        raise Refused("Privacy with error feedback: what is clipped away would come back. Use error_feedback=False.")
+
+
+REFUSALS = (
+    _needs,
+    _feedback,
+    _down,
+    _scaffold,
+    _auto,
+    _iag_and_noise,
+    _fednova,
+    _feddyn,
+    _fedsplit,
+    _aggregate,
+    _privacy,
+)

@@ -22,6 +22,7 @@ from fedstride.engine import Task
 from fedstride.errors import InvalidInput, Refused, nearest, not_negative, positive
 from fedstride.losses import Loss
 from fedstride.model import Replica, has_batch_statistics, probe
+from fedstride.privacy import Privacy
 from fedstride.sampling import Sampler, Uniform
 
 BUFFERS = ("average", "local", "frozen")
@@ -254,10 +255,28 @@ def fits(
             f"batch_size={task.batch_size} with {type(a.gradient).__name__} gradients, which start from the full batch. "
             "Leave batch_size out (IAG: use block=)."
         )
+    if a.aggregate is not None and len(set(task.weights)) > 1:
+        raise Refused(
+            f'{type(a.aggregate).__name__} with weights: it counts clients, not samples. Use weights="uniform".'
+        )
+    if a.privacy is not None:
+        _private(a.privacy, task, cohorts)
     if isinstance(a.gradient, IAG):
         _iag(a.gradient, task, steps)
     if has_batch_statistics(task.model) and task.buffers != "frozen":
         _batches_of_one(task, steps)
+
+
+def _private(privacy: Privacy, task: Task, cohorts: Sampler) -> None:
+    if len(set(task.weights)) > 1:
+        raise Refused(
+            "Privacy with weights: one client more or less must change the sum by no more than clip. Use uniform."
+        )
+    if task.moving and task.buffers == "average":
+        raise Refused(
+            'Privacy with buffers="average": BatchNorm\'s statistics have no bound. Use buffers="frozen" or GroupNorm.'
+        )
+    privacy.epsilon(cohorts, len(task.clients), 1)  # refuses what it cannot account for
 
 
 def _batches_of_one(task: Task, steps: Callable[[int, int], int]) -> None:

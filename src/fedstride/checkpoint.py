@@ -2,49 +2,214 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import math
 import os
-from collections.abc import Mapping
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+import torch
 from torch import Tensor
 
-from fedstride.errors import InvalidInput
+from fedstride.errors import Corrupt, InvalidInput, Unsaved, positive, tell
+from fedstride.history import COLUMNS, Row
+from fedstride.wire.message import pack, unpack
 
-FORMAT = 1
-NAME = "checkpoint.safetensors"
+try:
+    import fcntl
+except ImportError:  # not on Windows: there, two runs in one folder are not told apart
+    fcntl = None  # type: ignore[assignment]
+
+FILE = re.compile(r"checkpoint-(\d{6,})\.safetensors")
+T = TypeVar("T")
+NEW = ".new"  # what a write that never ended leaves behind
 
 
-def replace_file(path: Path, write: Any) -> None:
+@dataclass(frozen=True)
+class Checkpoints:
+    """Where and when a run is saved: every so many rounds or seconds, whichever comes first, and after the last round."""
+
+    folder: str | Path
+    every: int | None = 1  # rounds
+    seconds: float | None = None
+    keep: int = 2  # files; if the newest is damaged, the one before it is used
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.folder, str | Path):
+            raise InvalidInput(f"checkpoint={self.folder!r} is not usable; expected a folder, or None.")
+        for name, value in (("every", self.every), ("keep", self.keep)):
+            allowed = value is None and name == "every"
+            if not allowed and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise InvalidInput(f"Checkpoints: {name}={value!r} is not usable; expected a whole number >= 1.")
+        positive(self, seconds=self.seconds)
+        if self.path.exists() and not self.path.is_dir():
+            raise InvalidInput(f"checkpoint={str(self.folder)!r} is a file; expected a folder.")
+
+    @property
+    def path(self) -> Path:
+        return Path(self.folder)
+
+
+@dataclass
+class Clock:
+    """When the next save is due. It does not look at the time of day, which may jump."""
+
+    when: Checkpoints
+    round: int
+    last: float = field(default_factory=time.monotonic)
+
+    def due(self, round: int) -> bool:
+        rounds = math.inf if self.when.every is None else self.when.every
+        seconds = math.inf if self.when.seconds is None else self.when.seconds
+        return round - self.round >= rounds or time.monotonic() - self.last >= seconds
+
+    def saved(self, round: int) -> None:
+        self.round, self.last = round, time.monotonic()
+
+
+def replace_file(path: Path, content: str | bytes) -> None:
     """Write a new file beside the old one, flush it, then take its place: a crash leaves one of the two whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(path.name + ".new")
+    new = path.with_name(path.name + NEW)
     try:
-        write(new)
-        with open(new, "rb") as file:
-            os.fsync(file.fileno())
-        new.chmod(0o644)  # safetensors writes for its owner alone
-        os.replace(new, path)
-    finally:
-        new.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(new, "wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(new, path)
+        finally:
+            new.unlink(missing_ok=True)
+        _flush_folder(path.parent)
+    except OSError as error:
+        raise _unsaved(path, error) from error
+
+
+def append(path: Path, text: str) -> None:
+    try:
+        with open(path, "a") as file:
+            file.write(text)
+    except OSError as error:
+        raise _unsaved(path, error) from error
+
+
+def _unsaved(path: Path, error: OSError) -> Unsaved:
+    return Unsaved(
+        f"{path}: cannot be written ({error.strerror or error}). What was saved before is still there. "
+        "Make room, or use a folder that you may write to."
+    )
+
+
+def _flush_folder(folder: Path) -> None:
+    """So that the new name survives a power cut too, where the system can do that."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-    own = {k: v.detach().clone().contiguous() for k, v in tensors.items()}
-    text = {"fedstride": json.dumps({"format": FORMAT, **meta})}
-    replace_file(path, lambda new: save_file(own, str(new), text))
+    replace_file(path, pack(tensors, meta))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
-        with safe_open(str(path), "pt") as file:
-            meta = json.loads((file.metadata() or {}).get("fedstride", "{}"))
-            tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, json.JSONDecodeError, OSError) as error:
-        raise InvalidInput(f"{path}: not a readable file of fedstride ({error}).") from error
-    if meta.get("format") != FORMAT:
-        raise InvalidInput(f"{path}: format {meta.get('format')!r} is unknown to this version; expected {FORMAT}.")
-    return tensors, meta
+        data = path.read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"{path}: cannot be read ({error.strerror or error}).") from error
+    return unpack(data, str(path))
+
+
+def files(folder: Path) -> list[Path]:
+    """The checkpoints of a folder, newest first."""
+    found = [(int(m[1]), p) for p in folder.glob("checkpoint-*") if (m := FILE.fullmatch(p.name))]
+    return [p for _, p in sorted(found, reverse=True)]
+
+
+def write(when: Checkpoints, round: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+    """One more checkpoint; the oldest ones go."""
+    write_tensors(when.path / f"checkpoint-{round:06}.safetensors", tensors, meta)
+    for old in files(when.path)[when.keep :]:
+        old.unlink(missing_ok=True)
+
+
+def history(path: Path, log: Tensor | None) -> list[Row]:
+    """The rows of a checkpoint's history, which is JSON lines as bytes."""
+    try:
+        rows = [json.loads(line) for line in bytes((log if log is not None else torch.zeros(0)).numpy()).splitlines()]
+    except (ValueError, RecursionError) as error:
+        raise Corrupt(f"{path}: its history is not readable ({error}).") from error
+    if not rows or not all(_is_row(row, i + 1) for i, row in enumerate(rows)):
+        raise Corrupt(f"{path}: its history is not one of fedstride.")
+    return rows
+
+
+def _is_row(row: Any, round: int) -> bool:
+    if not isinstance(row, dict) or row.keys() != COLUMNS.keys() or row["round"] != round:
+        return False
+    return all(isinstance(row[name] or 0, int | float) for name in ("update", "drift", "rollbacks"))
+
+
+def newest(folder: Path, use: Callable[[Path], T]) -> T | None:
+    """use(the newest checkpoint that is whole), if there is any; the user is told of those that are not."""
+    found = files(folder)
+    damaged: list[tuple[Path, Corrupt]] = []
+    for path in found:
+        try:
+            used = use(path)
+        except Corrupt as error:
+            damaged.append((path, error))
+            continue
+        for bad, why in damaged:
+            os.replace(bad, bad.with_name(bad.name + ".corrupt"))
+            tell(f"{why} It is now {bad.name}.corrupt; the run goes on from {path.name}, the one before.")
+        return used
+    if damaged:
+        raise InvalidInput(
+            f"checkpoint: none of the {len(damaged)} in {folder} can be used. The newest: {damaged[0][1]} Bring one back "
+            "from a copy, or use another folder."
+        )
+    return None
+
+
+_mine: dict[Path, int] = {}  # folders that this process has locked, and by which thread
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """This folder for one run at a time. The system lets go of it when the process ends, however it ends."""
+    place, thread = folder.resolve(), threading.get_ident()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Unsaved(f"{folder}: cannot be made ({error.strerror or error}); use another folder.") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise Unsaved(f"{folder}: may not be written to; change its permissions, or use another folder.")
+    if fcntl is None or _mine.get(place) == thread:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno == errno.EWOULDBLOCK:
+                raise InvalidInput(
+                    f"{folder}: another run is writing into this folder; wait for its end, or use another folder."
+                ) from error  # anything else: a file system without locks
+        _mine[place] = thread
+        for left in folder.glob(f"*{NEW}"):
+            left.unlink(missing_ok=True)
+        yield
+    finally:
+        _mine.pop(place, None)
+        os.close(handle)

@@ -6,7 +6,7 @@ import inspect
 import json
 import tomllib
 from collections.abc import Callable
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,9 +14,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedstride import recipes, server, wire
 from fedstride.algorithm import Algorithm
+from fedstride.checkpoint import Checkpoints
 from fedstride.client import drift, gradient, objective, step
 from fedstride.errors import InvalidInput, nearest
+from fedstride.faults import Faulty
+from fedstride.guard import Guard
+from fedstride.privacy import Privacy
 
+Options = dict[str, Any]
 NOTHING = "none"  # TOML has no word for it
 
 
@@ -64,6 +69,10 @@ class Training(Part):
         None, description="what is evaluated and returned; none: as the algorithm says"
     )
     evaluate_every: int = Field(1, ge=1, description="rounds from one evaluation to the next")
+    guard: Options = Field({}, description="of fs.Guard, such as quorum = 0.5 or norm = 10")
+    checkpoints: Options = Field({}, description="of fs.Checkpoints, such as every = 10 or keep = 3")
+    privacy: Options = Field({}, description="of fs.Privacy, such as noise = 1 and clip = 0.5; {}: none")
+    faults: Options = Field({}, description="of fs.faults.Faulty, such as dropout = 0.3; {}: none")
 
 
 class Config(Part):
@@ -82,7 +91,22 @@ class Config(Part):
         makers = {**recipes.RECIPES, "custom": Algorithm}
         if name not in makers:
             raise InvalidInput(f"algorithm.name={name!r} is unknown; {nearest(str(name), makers)}")
-        return _called(makers[name], name, "algorithm", arguments)  # type: ignore[no-any-return]
+        made: Algorithm = _called(makers[name], name, "algorithm", arguments)
+        private = self.training.privacy
+        return replace(made, privacy=_called(Privacy, "Privacy", "training.privacy", private)) if private else made
+
+    def arguments(self, folder: Path) -> dict[str, Any]:
+        """What fs.train() takes beside model, loss, data and algorithm, for a run into a folder."""
+        t = self.training
+        faults = _called(Faulty, "Faulty", "training.faults", t.faults) if t.faults else "auto"
+        return {
+            **t.model_dump(exclude={"guard", "checkpoints", "privacy", "faults"}),
+            "guard": _called(Guard, "Guard", "training.guard", t.guard),
+            "checkpoint": _called(
+                Checkpoints, "Checkpoints", "training.checkpoints", {**t.checkpoints, "folder": folder}
+            ),
+            "engine": faults,
+        }
 
 
 SLOTS: dict[str, tuple[Any, str]] = {  # argument: where its parts are, and the method that makes one
@@ -94,6 +118,7 @@ SLOTS: dict[str, tuple[Any, str]] = {  # argument: where its parts are, and the 
     "drift": (drift, "correction"),
     "up": (wire, "compress"),
     "down": (wire, "compress"),
+    "aggregate": (wire, "combine"),
 }
 
 
@@ -206,6 +231,7 @@ def resolve(task: str = "digits", file: Path | None = None, settings: dict[str, 
         key = ".".join(map(str, first["loc"]))
         raise InvalidInput(f"{key}={first['input']!r} is not usable; {first['msg'].lower()}.") from error
     config.make_algorithm()
+    config.arguments(Path())
     return config
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import numbers
+import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -15,20 +16,46 @@ class FedstrideError(Exception):
     """Base of all errors of this package."""
 
 
+class FedstrideWarning(UserWarning):
+    """Something went wrong and was dealt with; the user should know."""
+
+
+def tell(message: str) -> None:
+    warnings.warn(message, FedstrideWarning, stacklevel=2)
+
+
 class InvalidInput(FedstrideError, ValueError):
     """An argument or a data set that cannot be used; the message names it and says how to fix it."""
+
+
+class Corrupt(InvalidInput):
+    """A file or a message that is damaged, or not fedstride's."""
 
 
 class Refused(FedstrideError, ValueError):
     """Parts that make no sense together; the message says why."""
 
 
-class Diverged(FedstrideError, RuntimeError):
-    """The model became non-finite. `run` holds the history and the last finite model."""
+class GivenUp(FedstrideError, RuntimeError):
+    """A run that cannot go on. `run` holds the history and the last good model, `round` the round that failed."""
 
     def __init__(self, message: str, run: Run, round: int, clients: list[int]) -> None:
         super().__init__(message)
         self.run, self.round, self.clients = run, round, clients
+
+
+class Diverged(GivenUp):
+    """The model became non-finite, or exploded; `clients` are those whose model did."""
+
+
+class TooFew(GivenUp):
+    """A round that not enough clients took part in, however often it was tried; `clients` are those who were lost."""
+
+
+class Unsaved(FedstrideError, OSError):
+    """A file that cannot be written. `run` holds what was trained so far, if it happened in training."""
+
+    run: Run | None = None
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

@@ -28,7 +28,11 @@ COLUMNS = {
     "forwards": "samples evaluated forward only (line-search trials)",
     "seconds": "wall-clock time of the round, evaluation included",
     "participants": "clients that answered",
-    "lost": "clients that did not",
+    "lost": "clients of whom nothing could be used",
+    "refused": "what was left out, by reason",
+    "attempts": "how often the round was tried until enough clients answered",
+    "rollbacks": "1 if the server's step was taken back, for a plain mean",
+    "epsilon": "privacy spent so far, None without privacy",
 }
 
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 import fedstride
-from fedstride import data, models
-from fedstride.checkpoint import NAME, read_tensors, replace_file
+from fedstride import checkpoint, data, models
+from fedstride.checkpoint import NEW, append, locked, replace_file
 from fedstride.config import Config, Data, resolve, to_toml
 from fedstride.engine.local import cores
 from fedstride.errors import InvalidInput
@@ -91,43 +91,43 @@ def deal(table: data.Table, d: Data) -> list[Tensor]:
 def status(folder: Path) -> str:
     """new, started or finished: what a run folder holds."""
     if not (folder / CONFIG).is_file():
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if folder.exists() and (not folder.is_dir() or any(p.suffix != NEW for p in folder.iterdir())):
             raise InvalidInput(f"--out {folder}: it is no run folder and not empty; choose another one.")
         return "new"
     rounds = resolve(file=folder / CONFIG).training.rounds
-    done = len(_history(folder)) if (folder / NAME).is_file() else 0
+    done = len(_history(folder))
     return "finished" if done >= rounds and (folder / "model.safetensors").is_file() else "started"
 
 
 def execute(job: Job, folder: Path, callbacks: Sequence[Callable[[Event], object]] = ()) -> Run:
     """Train into a run folder; goes on from the folder's checkpoint, if there is one."""
+    with locked(folder):
+        return _execute(job, folder, callbacks)
+
+
+def _execute(job: Job, folder: Path, callbacks: Sequence[Callable[[Event], object]]) -> Run:
     config = job.config
-    _write(folder / CONFIG, to_toml(config))
+    replace_file(folder / CONFIG, to_toml(config))
     about = environment()
-    _write(folder / ENVIRONMENT, json.dumps(about, indent=2))
-    rows = _history(folder) if (folder / NAME).is_file() else []
-    _write(folder / HISTORY, "".join(json.dumps(row) + "\n" for row in rows))
+    replace_file(folder / ENVIRONMENT, json.dumps(about, indent=2))
+    replace_file(folder / HISTORY, "".join(json.dumps(row) + "\n" for row in _history(folder)))
 
     def log(event: Event) -> None:
         if event.round > 0:
-            with open(folder / HISTORY, "a") as file:
-                file.write(json.dumps(event.metrics) + "\n")
+            append(folder / HISTORY, json.dumps(event.metrics) + "\n")
 
-    options = config.training.model_dump(exclude={"rounds"})
     run = train(
         job.model,
         job.loss,
         job.clients,
         config.make_algorithm(),
-        rounds=config.training.rounds,
         test=job.test,
-        checkpoint=folder,
         callbacks=[log, *callbacks],
-        **options,
+        **config.arguments(folder),
     )
     run.save(folder)
-    _write(folder / ENVIRONMENT, json.dumps({**about, **run.engine}, indent=2))
-    _write(folder / CLIENTS, json.dumps(about_clients(job, run.model)))
+    replace_file(folder / ENVIRONMENT, json.dumps({**about, **run.engine}, indent=2))
+    replace_file(folder / CLIENTS, json.dumps(about_clients(job, run.model)))
     return run
 
 
@@ -171,9 +171,9 @@ def environment() -> dict[str, Any]:
 
 def _history(folder: Path) -> list[dict[str, Any]]:
     """The rounds that the checkpoint knows: a crash may have come between it and the log."""
-    rows: list[dict[str, Any]] = read_tensors(folder / NAME)[1].get("history", [])
-    return rows
-
-
-def _write(path: Path, text: str) -> None:
-    replace_file(path, lambda new: new.write_text(text))
+    return (
+        checkpoint.newest(
+            folder, lambda path: checkpoint.history(path, checkpoint.read_tensors(path)[0].get("history"))
+        )
+        or []
+    )

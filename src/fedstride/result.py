@@ -38,7 +38,7 @@ class Run:
         meta = {"algorithm": repr(self.algorithm), "engine": self.engine}
         checkpoint.write_tensors(folder / "run.safetensors", {"x": self.x}, meta)
         lines = "".join(json.dumps(row) + "\n" for row in self.history)
-        checkpoint.replace_file(folder / "history.jsonl", lambda new: new.write_text(lines))
+        checkpoint.replace_file(folder / "history.jsonl", lines)
         return folder
 
 

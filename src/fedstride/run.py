@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,15 @@ from torch import nn
 from fedstride import check
 from fedstride.algorithm import Algorithm
 from fedstride.check import LocalSteps
-from fedstride.checkpoint import NAME
+from fedstride.checkpoint import Checkpoints, Clock, locked, newest
 from fedstride.client.local import Options
 from fedstride.client.objective import Moon
 from fedstride.data.federation import federation
 from fedstride.engine import Engine, Task
 from fedstride.engine import engine as engine_of
 from fedstride.engine.local import one_thread
-from fedstride.errors import InvalidInput
+from fedstride.errors import InvalidInput, Unsaved
+from fedstride.guard import Guard
 from fedstride.history import Row
 from fedstride.losses import Loss
 from fedstride.model import Replica
@@ -55,7 +57,7 @@ def train(
     test: Any = None,
     seed: int = 0,
     engine: str | Engine = "auto",
-    checkpoint: str | Path | None = None,
+    checkpoint: str | Path | Checkpoints | None = None,
     callbacks: Sequence[Callable[[Event], object]] = (),
     weight_decay: float = 0.0,
     clip_norm: float | None = None,
@@ -64,6 +66,7 @@ def train(
     precision: str | None = None,
     readout: str | None = None,
     evaluate_every: int = 1,
+    guard: Guard | None = None,
 ) -> Run:
     """Train a model on federated data.
 
@@ -78,7 +81,8 @@ def train(
     weights: of the clients in every mean: "uniform", "samples", or one number per client.
     test: (inputs, targets) to evaluate the returned model on after each round.
     engine: "auto", "local", or an engine such as fs.engine.Local(workers=2). What it chose is in run.engine.
-    checkpoint: a folder; the run is saved there after each round and goes on from there when called again.
+    checkpoint: a folder; the run is saved there after each round and goes on from there when called again. With
+        fs.Checkpoints(folder, every=..., seconds=..., keep=...) less often, or with more files kept.
     callbacks: functions of an Event with .round, .x and .metrics.
     weight_decay, clip_norm: part of every local loss; largest norm of its gradient, before any drift correction.
     buffers: BatchNorm's statistics: "average" over clients; "local" to each, where the returned model keeps the initial
@@ -88,6 +92,7 @@ def train(
     readout: what is evaluated and returned: None = as the algorithm says, "last" = the last iterate, "average" = a mean of
         the iterates in which later ones weigh more, which costs nothing and takes out the noise.
     evaluate_every: rounds from one evaluation on `test` to the next; the last round is always evaluated.
+    guard: how many clients must answer, how often a round is tried again, and when a step is taken back: fs.Guard(...).
     """
     chosen = check.algorithm_of(algorithm)
     if readout is not None:
@@ -105,10 +110,9 @@ def train(
     batch_size = None if batch_size is None else check.whole("batch_size", batch_size)
     if not isinstance(callbacks, list | tuple):
         raise InvalidInput(f"callbacks={callbacks!r} is not usable; expected a list of functions of one event.")
-    if not isinstance(checkpoint, str | Path | None):
-        raise InvalidInput(f"checkpoint={checkpoint!r} is not usable; expected a folder, or None.")
-    if checkpoint is not None and Path(checkpoint).exists() and not Path(checkpoint).is_dir():
-        raise InvalidInput(f"checkpoint={str(checkpoint)!r} is a file; expected a folder.")
+    when = checkpoint if isinstance(checkpoint, Checkpoints | None) else Checkpoints(checkpoint)
+    if not isinstance(guard, Guard | None):
+        raise InvalidInput(f"guard={guard!r} is not usable; expected fs.Guard(...), or None.")
     for i, callback in enumerate(callbacks):
         if not callable(callback):
             raise InvalidInput(f"callbacks[{i}]={callback!r} is not callable; expected a function of one event.")
@@ -130,40 +134,46 @@ def train(
         contrast=isinstance(chosen.objective, Moon),
         full=chosen.exchanges_gradients or not chosen.gradient.batches,
         mixed=check.mixed_of(precision, model),
-        folder=None if checkpoint is None else Path(checkpoint) / "clients",
+        folder=None if when is None else when.path / "clients",
+        keep=1 if when is None else when.keep,
     )
     steps = check.steps_of(local_steps, epochs, batch_size, federated.sizes)
     options, cohorts = Options(weight_decay, clip_norm), sampler(cohort, len(federated))
     check.fits(chosen, task, options, cohorts, steps, tested=test is not None)
-    replica = Replica(model, probed.moving)
-    at_work = engine_of(engine).open(task, chosen.memory)
-    row, stats = replica.row(), replica.stats()
-    session = Session(chosen, options, task, at_work, cohorts, steps, held_out, row, stats, evaluate_every)
-    return _rounds(session, rounds, checkpoint, callbacks)
+    with nullcontext() if when is None else locked(when.path):
+        replica = Replica(model, probed.moving)
+        at_work = engine_of(engine).open(task, chosen.memory)
+        row, stats = replica.row(), replica.stats()
+        parts = (chosen, options, task, at_work, cohorts, steps, held_out, row, stats)
+        return _rounds(Session(*parts, evaluate_every, guard or Guard()), rounds, when, callbacks)
 
 
 def _rounds(
-    session: Session, rounds: int, folder: str | Path | None, callbacks: Sequence[Callable[[Event], object]]
+    session: Session, rounds: int, when: Checkpoints | None, callbacks: Sequence[Callable[[Event], object]]
 ) -> Run:
-    path = None if folder is None else Path(folder) / NAME
     try:
-        if path is not None and path.is_file():
-            session.resume(path)
+        if when is not None:
+            newest(when.path, session.resume)
             if session.round > rounds:
                 raise InvalidInput(
-                    f"rounds={rounds}, and the checkpoint in {path.parent} has {session.round} rounds already; "
+                    f"rounds={rounds}, and the checkpoint in {when.path} has {session.round} rounds already; "
                     "ask for at least as many, or use another folder."
                 )
-        else:
+        if session.round == 0:
             for callback in callbacks:
                 callback(Event(0, session.x.clone(), {"round": 0}))
+        clock = None if when is None else Clock(when, session.round)
         while session.round < rounds:
             with one_thread():
                 row = session.advance()
-            if path is not None:
-                session.save(path)
+            if when is not None and clock is not None and (clock.due(session.round) or session.round == rounds):
+                session.save(when)
+                clock.saved(session.round)
             for callback in callbacks:
                 callback(Event(session.round, session.x.clone(), row))
         return session.run()
+    except Unsaved as error:
+        error.run = session.run()
+        raise
     finally:
         session.clients.close()

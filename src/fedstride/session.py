@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import time
 from array import array
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,17 +19,65 @@ from torch import Tensor
 
 from fedstride import checkpoint
 from fedstride.algorithm import Algorithm
+from fedstride.checkpoint import Checkpoints
 from fedstride.client.local import Options
 from fedstride.client.site import Samples
+from fedstride.data.federation import Federation, Lazy, TensorClient
 from fedstride.engine import Clients, Reply, Task
-from fedstride.errors import Diverged, InvalidInput
+from fedstride.engine.door import OWN_FAULT
+from fedstride.errors import Corrupt, Diverged, InvalidInput, TooFew
+from fedstride.guard import Guard
 from fedstride.history import History, Row
 from fedstride.model import Replica
+from fedstride.privacy import Privacy
 from fedstride.result import Run
-from fedstride.rows import State, Vec, dot, generator, seed_of, sq
+from fedstride.rows import State, Vec, dot, generator, norm, seed_of, sq
 from fedstride.sampling import Sampler
 from fedstride.wire import Mean, feedback, send
 from fedstride.work import send_gradients, train
+
+VECTORS = ("x", "stats", "moved", "mean")  # of a checkpoint
+PARTS = ("server", "drift", "down", "private")
+RAW = ("train_loss", "client_step", "client_steps", "trials", "failed", "compression")  # withheld under privacy
+
+
+@dataclass
+class Tally:
+    """What the attempts at a round cost, and what was left out."""
+
+    attempts: int = 1
+    bytes_up: int = 0
+    bytes_down: int = 0
+    gradients: int = 0
+    forwards: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    rollbacks: int = 0
+    asked: list[int] = field(default_factory=list)  # in the last attempt, as the next two
+    lost: dict[int, str] = field(default_factory=dict)
+    wild: float | None = None  # the server's step, if it was taken back
+
+    def count(self, reply: Reply) -> None:
+        self.bytes_up += reply.bytes_up
+        self.gradients += int(reply.metrics["gradients"].sum())
+        self.forwards += int(reply.metrics["forwards"].sum())
+        self.refused += reply.refused
+        self.lost |= reply.lost
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What an attempt at a round came to: the next state, and what there is to say of it."""
+
+    x: Vec
+    stats: Vec
+    server: State
+    drift: State
+    down: State
+    private: State
+    mean: Mean
+    metrics: dict[str, Tensor]
+    answered: list[int]
+    compression: float
 
 
 @dataclass
@@ -50,6 +100,11 @@ class Session:
     moved: Vec = field(init=False)  # the model's last move
     mean: Vec = field(init=False)  # of the iterates, for an averaged read-out
     evaluate_every: int = 1
+    guard: Guard = field(default_factory=Guard)
+    private: State = field(init=False)
+    releases: int = field(init=False, default=0)  # of private sums
+    longest: float = field(init=False, default=0.0)  # root mean square of a round's updates, over all rounds
+    log: bytearray = field(init=False, default_factory=bytearray)  # the history as JSON lines
     weight: float = field(init=False)  # of the whole federation
     sizes: Sequence[int] = field(init=False)
 
@@ -60,6 +115,7 @@ class Session:
         self.sizes = array("q", self.task.clients.sizes)  # samplers turn it into a tensor at once
         self.server = a.server.init(self.x)
         self.drift = a.drift.init(self.x) if a.drift is not None else {}
+        self.private = a.privacy.init(self.x) if a.privacy is not None else {}
         self.down = {k: v[None] for k, v in feedback.memory(self.x).items()} if a.feeds_back_down else {}
 
     @property
@@ -75,116 +131,221 @@ class Session:
         return self.mean if self.algorithm.readout == "average" else self.x
 
     def advance(self) -> Row:
-        """One round."""
-        start = time.perf_counter()
-        a, x, t = self.algorithm, self.x, self.round
-        cohort = self._cohort(t)
-        chosen = [client for client, _ in cohort]
-        item = x.element_size()
-        broadcast = {**a.server.broadcast(self.server), **self.drift}
-        stats = len(self.stats) if self.task.buffers == "average" else 0
-        down = (len(x) + stats + sum(v.numel() for v in broadcast.values())) * item
-        up, gradients, forwards, errors = 0, 0, 0, [0.0]
-
-        if a.exchanges_gradients:
-            reply = self.clients.exchange(send_gradients(a, self.options), x, self.stats, broadcast, t, cohort)
-            self._refuse_broken(t, chosen, reply, "the gradient of client {} is not finite")
-            self.clients.commit()
-            broadcast["gradient"], size, error = self._compressed_gradient(reply.fields["gradient"])
-            errors += [_relative_error(reply), error]
-            down, up = down + size, reply.bytes_up
-            gradients, forwards = int(reply.metrics["gradients"].sum()), int(reply.metrics["forwards"].sum())
-
-        reply = self.clients.exchange(train(a, self.options), x, self.stats, broadcast, t, cohort)
-        self._refuse_broken(t, chosen, reply, "the model of client {} became non-finite in its local steps")
-        answered = [c for c in chosen if c not in reply.lost]
-        new_stats = reply.fields.pop("stats", self.stats)
-        mean = Mean(reply.fields, reply.weight / self.weight, len(answered), len(self.task.clients))
-        drift, server = dict(self.drift), dict(self.server)
-        if a.drift is not None:
-            a.drift.absorb(mean.fields, mean.share, drift)
-        new = a.server.step(x, mean, server)
-        if not bool(torch.isfinite(new).all()):
-            self._stop(t, [], f"the server step of size {float(server['eta']):.3g} left the finite numbers")
+        """One round: it is tried again with other clients if too few of them could be used."""
+        start, t = time.perf_counter(), self.round
+        tally = Tally()
+        taken = self._attempt(t, tally)
+        while taken is None:
+            self.clients.discard()
+            self._refuse_hopeless(t, tally)
+            tally.attempts += 1
+            taken = self._attempt(t, tally)
         self.clients.commit()
-        self.x, self.stats, self.drift, self.server = new, new_stats, drift, server
-        before, self.moved = self.moved, new - x
-        if a.readout == "average":  # polynomial decay with eta = 8: Shamir, Zhang. ICML 2013, for non-smooth SGD
-            self.mean = self.mean + 9 / (t + 9) * (new - self.mean)
+        before, self.moved = self.moved, taken.x - self.x
+        self.x, self.stats, self.server, self.drift = taken.x, taken.stats, taken.server, taken.drift
+        self.down, self.private = taken.down, taken.private
+        if (
+            self.algorithm.readout == "average"
+        ):  # polynomial decay with eta = 8: Shamir, Zhang. ICML 2013, for non-smooth SGD
+            self.mean = self.mean + 9 / (t + 9) * (self.x - self.mean)
 
         loss, accuracy = None, None
         if self.test is not None and ((t + 1) % self.evaluate_every == 0 or t + 1 == self.task.rounds):
             loss, accuracy = self.clients.evaluate(self.output, self.stats, self.test)
-        mean_update = mean.fields.get("raw", mean.update)  # FedNova's clients upload Delta_i / a_i
-        p = torch.tensor([self.task.weights[c] for c in answered], dtype=torch.float64, device="cpu")
+        mean, metrics = taken.mean, taken.metrics
+        update = mean.fields.get("raw", mean.update)  # FedNova's clients upload Delta_i / a_i
+        p = torch.tensor([self.task.weights[c] for c in taken.answered], dtype=torch.float64, device="cpu")
         p /= p.sum()
 
         def average(name: str) -> float:
-            return float((p * reply.metrics[name].double().cpu()).sum())
+            return float((p * metrics[name].double().cpu()).sum())
 
         row: Row = {
             "round": t + 1,
             "train_loss": average("train_loss"),
             "test_loss": loss,
             "test_accuracy": accuracy,
-            "server_step": float(server["eta"]),
+            "server_step": float(self.server["eta"]),
             "client_step": average("client_step"),
-            "client_steps": _quartiles(reply.metrics["client_step"]),
+            "client_steps": _quartiles(metrics["client_step"]),
             "trials": average("trials"),
-            "failed": int(reply.metrics["failed"].sum()),
-            "update": float(sq(mean_update).sqrt()),
+            "failed": int(metrics["failed"].sum()),
+            "update": float(norm(update)),
             "turn": _cosine(self.moved, before),
-            "drift": float((mean.square - sq(mean_update)).clamp(min=0).sqrt()),
-            "compression": max(*errors, _relative_error(reply)),
-            "bytes_up": up + reply.bytes_up,
-            "bytes_down": down * len(chosen),
-            "gradients": gradients + int(reply.metrics["gradients"].sum()),
-            "forwards": forwards + int(reply.metrics["forwards"].sum()),
+            "drift": _drift(mean, update),
+            "compression": taken.compression,
+            "bytes_up": tally.bytes_up,
+            "bytes_down": tally.bytes_down,
+            "gradients": tally.gradients,
+            "forwards": tally.forwards,
             "seconds": time.perf_counter() - start,
-            "participants": len(answered),
-            "lost": len(reply.lost),
+            "participants": len(taken.answered),
+            "lost": len(tally.lost),
+            "refused": dict(sorted(tally.refused.items())),
+            "attempts": tally.attempts,
+            "rollbacks": tally.rollbacks,
+            "epsilon": self._epsilon(),
         }
-        self.history.append(row)
+        if self.algorithm.privacy is not None:
+            row |= dict.fromkeys(RAW)
+        self._append(row)
+        self.log += json.dumps(row).encode() + b"\n"
         return row
+
+    def _attempt(self, t: int, tally: Tally) -> Taken | None:
+        """The exchanges and the server step; None if they came to nothing. Nothing of the session changes."""
+        a, x = self.algorithm, self.x
+        cohort = self._cohort(t, tally.attempts)
+        least = self.guard.least(len(cohort))
+        broadcast = {**a.server.broadcast(self.server), **self.drift, **self.private}
+        stats = len(self.stats) if self.task.buffers == "average" else 0
+        down, errors = self.down, [0.0]
+        tally.asked, tally.lost, tally.wild = [c for c, _ in cohort], {}, None
+        numbers = len(x) + stats + sum(v.numel() for v in broadcast.values())
+        tally.bytes_down += numbers * x.element_size() * len(cohort)
+
+        if a.exchanges_gradients:
+            reply = self.clients.exchange(send_gradients(a, self.options), x, self.stats, broadcast, t, cohort)
+            tally.count(reply)
+            cohort = [one for one in cohort if one[0] not in reply.lost]  # who sent no gradient cannot be corrected
+            if len(cohort) < least:
+                return None
+            broadcast["gradient"], down, size, error = self._compressed_gradient(reply.fields["gradient"])
+            errors += [_relative_error(reply), error]
+            tally.bytes_down += size * len(cohort)
+
+        limit = self.guard.limit(x, self.longest)
+        total = None if a.aggregate is None else a.aggregate.start()
+        reply = self.clients.exchange(train(a, self.options), x, self.stats, broadcast, t, cohort, limit, total)
+        tally.count(reply)
+        errors.append(_relative_error(reply))
+        answered = [c for c, _ in cohort if c not in reply.lost]
+        if len(answered) < least:
+            return None
+        fields, private = dict(reply.fields), dict(self.private)
+        new_stats = fields.pop("stats", self.stats)
+        mean = Mean(fields, reply.weight / self.weight, len(answered), len(self.task.clients))
+        if a.privacy is not None:
+            mean = self._released(
+                a.privacy, mean, len(answered), private, generator(self.task.seed, t, "noise", tally.attempts)
+            )
+        drift, server = dict(self.drift), dict(self.server)
+        if a.drift is not None:
+            a.drift.absorb(mean.fields, mean.share, drift)
+        new = a.server.step(x, mean, server)
+        if not self.guard.sound(new, x, self.longest):
+            tally.rollbacks, tally.wild = 1, float(server["eta"])
+            server = {**self.server, "eta": torch.ones_like(self.server["eta"])}
+            new = x - mean.fields.get("raw", mean.update)  # the plain mean of the clients' models
+            if not self.guard.sound(new, x, self.longest) or self._rolled_back_too_often():
+                return None
+        return Taken(new, new_stats, server, drift, down, private, mean, reply.metrics, answered, max(errors))
+
+    def _released(self, privacy: Privacy, mean: Mean, answered: int, private: State, source: torch.Generator) -> Mean:
+        """The mean as it may be known; the denominator does not depend on who answered."""
+        expected = privacy.expected(self.sampler, mean.clients)
+        known = {k: v for k, v in mean.fields.items() if k == "update" or k in self.algorithm.needs}
+        fields = privacy.release(known, answered, expected, private, source)
+        privacy.follow(fields, private)
+        self.releases += 1
+        return replace(mean, fields=fields, share=expected / mean.clients, participants=expected)
+
+    def _epsilon(self) -> float | None:
+        privacy = self.algorithm.privacy
+        return None if privacy is None else privacy.epsilon(self.sampler, len(self.task.clients), self.releases)
+
+    def _rolled_back_too_often(self) -> bool:
+        last = self.history[-self.guard.rollbacks :] if self.guard.rollbacks else []
+        return len(last) == self.guard.rollbacks and all(row["rollbacks"] for row in last)
+
+    def _append(self, row: Row) -> None:
+        self.history.append(row)
+        self.longest = max(self.longest, math.hypot(row["update"], row["drift"] or 0.0))
+
+    def _refuse_hopeless(self, t: int, tally: Tally) -> None:
+        """Stop if the round was tried often enough, or would only be repeated."""
+        same = self._cohort(t, tally.attempts + 1) == self._cohort(t, tally.attempts)
+        repeated = same and set(tally.lost.values()) <= set(OWN_FAULT)
+        enough = tally.wild is not None and self._rolled_back_too_often()
+        if tally.attempts <= self.guard.retries and not repeated and not enough:
+            return
+        broken = [c for c, why in tally.lost.items() if why in OWN_FAULT]
+        where = f"The last good model, of round {t}, and the history are in error.run."
+        if tally.wild is not None or 2 * len(broken) >= len(tally.lost):
+            what = (
+                f"the server step of size {tally.wild:.3g}"
+                if tally.wild is not None
+                else f"the model of client {broken[0]}"
+            )
+            raise Diverged(
+                f"The run diverged in round {t + 1}: {what} left the finite numbers or exploded. {where} Take smaller steps, or a rule that finds them "
+                "(fs.recipes.fedsls(), delta_sgd()).",
+                self.run(),
+                t + 1,
+                broken,
+            )
+        why = ", ".join(f"{reason}: {count}" for reason, count in sorted(Counter(tally.lost.values()).items()))
+        raise TooFew(
+            f"Round {t + 1} was given up after {tally.attempts} attempts: {len(tally.asked) - len(tally.lost)} of "
+            f"{len(tally.asked)} clients answered in the last one ({why}), and quorum={self.guard.quorum!r} asks for "
+            f"{self.guard.least(len(tally.asked))}. {where} Go on later, or with a smaller guard=fs.Guard(quorum=...).",
+            self.run(),
+            t + 1,
+            list(tally.lost),
+        )
 
     def run(self) -> Run:
         """What there is so far, as a user gets it."""
         model = Replica(self.task.model, self.task.moving).exported(self.output, self.stats)
         return Run(model, self.x, self.history, self.algorithm, self.clients.about())
 
-    def save(self, path: Path) -> None:
-        parts = {"server": self.server, "drift": self.drift, "down": self.down, "clients": self.clients.state()}
+    def save(self, when: Checkpoints) -> None:
+        parts = {name: getattr(self, name) for name in PARTS} | {"clients": self.clients.state()}
         tensors = {f"{name}/{k}": v for name, part in parts.items() for k, v in part.items()}
-        meta = {"kind": "checkpoint", "about": self._about, "history": list(self.history)}
-        own = {"x": self.x, "stats": self.stats, "moved": self.moved, "mean": self.mean}
-        checkpoint.write_tensors(path, {**own, **tensors}, meta)
+        tensors |= {name: getattr(self, name) for name in VECTORS}
+        tensors["history"] = torch.frombuffer(self.log, dtype=torch.uint8)  # pack() copies it
+        meta = {"kind": "checkpoint", "about": self._about, "releases": self.releases}
+        checkpoint.write(when, self.round, tensors, meta)
 
     def resume(self, path: Path) -> None:
         tensors, meta = checkpoint.read_tensors(path)
-        if "about" not in meta:
-            raise InvalidInput(f"checkpoint: {path} is no checkpoint of a run in progress; use another folder.")
+        about = meta.get("about")
+        if not isinstance(about, dict):
+            raise Corrupt(f"{path}: no checkpoint of a run in progress.")
         for name, value in self._about.items():
-            if meta["about"].get(name) != value:
+            if about.get(name) != value:
                 raise InvalidInput(
-                    f"checkpoint={str(path.parent)!r} belongs to another run: {name} was {meta['about'].get(name)!r} and is "
+                    f"checkpoint={str(path.parent)!r} belongs to another run: {name} was {about.get(name)!r} and is "
                     f"{value!r}. Use the same arguments, or another folder."
                 )
-        device = self.x.device
-        parts: dict[str, State] = {"server": {}, "drift": {}, "down": {}, "clients": {}}
-        for key, v in tensors.items():
-            name, _, rest = key.partition("/")
-            if rest:
-                parts[name][rest] = v.to(device)
-        self.x, self.stats = tensors["x"].to(device), tensors["stats"].to(device)
-        self.moved, self.mean = tensors["moved"].to(device), tensors["mean"].to(device)
-        self.server, self.drift, self.down = parts["server"], parts["drift"], parts["down"]
-        self.clients.restore(parts["clients"])
-        self.history = History(meta["history"])
+        log, releases = tensors.pop("history", None), meta.get("releases")
+        history = checkpoint.history(path, log)
+        if log is None or not isinstance(releases, int):
+            raise Corrupt(f"{path}: it does not say what was released.")
+        expected = {name: getattr(self, name) for name in VECTORS}
+        expected |= {f"{name}/{k}": v for name in PARTS for k, v in getattr(self, name).items()}
+        for key, v in expected.items():
+            if key not in tensors or (tensors[key].shape, tensors[key].dtype) != (v.shape, v.dtype):
+                raise Corrupt(f"{path}: {key!r} is not what this run needs.")
 
-    def _cohort(self, t: int) -> list[tuple[int, int]]:
+        def part(name: str) -> State:
+            return {k.removeprefix(f"{name}/"): v for k, v in tensors.items() if k.startswith(f"{name}/")}
+
+        self.clients.restore(part("clients"))
+        device = self.x.device
+        for name in VECTORS:
+            setattr(self, name, tensors[name].to(device))
+        for name in PARTS:
+            setattr(self, name, {k: v.to(device) for k, v in part(name).items()})
+        self.history, self.log, self.releases, self.longest = History(), bytearray(log.numpy()), releases, 0.0
+        for row in history:
+            self._append(row)
+
+    def _cohort(self, t: int, attempt: int) -> list[tuple[int, int]]:
         """(client, local steps), longest first: who starts last should not be who ends last."""
         sizes, most = self.sizes, self.task.batch_size
-        drawn = sorted(self.sampler.draw(sizes, generator(self.task.seed, t, "cohort")))
+        again = () if attempt == 1 else (attempt,)
+        drawn = sorted(self.sampler.draw(sizes, generator(self.task.seed, t, "cohort", *again)))
         cohort = [(client, self.steps(t, client)) for client in drawn]
         return sorted(cohort, key=lambda one: -one[1] * min(sizes[one[0]], most or sizes[one[0]]))
 
@@ -201,7 +362,8 @@ class Session:
             "parameters": len(self.x),
             "dtype": str(self.x.dtype),
             "clients": len(task.clients),
-            "sizes": seed_of(*task.clients.sizes),  # a digest, as the next two
+            "sizes": seed_of(*task.clients.sizes),  # a digest, as the next ones
+            "data": _digest(task.clients),
             "buffers": task.buffers,
             "precision": "bfloat16" if task.mixed else None,
             "oracle": _oracle(self.clients.about()),
@@ -210,29 +372,21 @@ class Session:
             **({"rounds": task.rounds} if getattr(self.algorithm.step, "schedule", None) else {}),
         }
 
-    def _compressed_gradient(self, mean: Vec) -> tuple[Vec, int, float]:
-        """(what arrives, bytes, relative error)."""
+    def _compressed_gradient(self, mean: Vec) -> tuple[Vec, State, int, float]:
+        """(what arrives, what the server remembers, bytes, relative error)."""
         a = self.algorithm
         source = [generator(self.task.seed, self.round, "down")]
         sent, past, size = send(mean[None], a.down, a.feeds_back_down, self.down, source)  # 004 eq. (142)
-        self.down = past or self.down
         error = past.get("residual", mean[None] - sent)
-        return sent[0], size[0], _ratio(sq(error), sq(sent + error))
+        return sent[0], past or self.down, size[0], _ratio(sq(error), sq(sent + error))
 
-    def _refuse_broken(self, t: int, chosen: list[int], reply: Reply, what: str) -> None:
-        answered = [c for c in chosen if c not in reply.lost]
-        broken = [c for c, ok in zip(answered, reply.metrics["finite"].tolist(), strict=True) if not ok]
-        if broken:
-            self._stop(t, broken, what.format(broken[0]))
 
-    def _stop(self, t: int, clients: list[int], what: str) -> None:
-        raise Diverged(
-            f"The run diverged in round {t + 1}: {what}. The last finite model, of round {t}, and the history are in "
-            "error.run. Take smaller steps, or a rule that finds them (fs.recipes.fedsls(), delta_sgd()).",
-            self.run(),
-            t + 1,
-            clients,
-        )
+def _digest(clients: Federation | Lazy) -> int | None:
+    """Of a few samples of a few clients; None where they may be others at every look."""
+    if isinstance(clients, Lazy) or not all(isinstance(c, TensorClient) for c in clients):
+        return None
+    few = torch.arange(1, device="cpu")
+    return seed_of(*(str(v.tolist()) for i in range(min(20, len(clients))) for v in clients[i].take(few)))
 
 
 def _oracle(about: dict[str, Any]) -> str:
@@ -247,6 +401,11 @@ def _relative_error(reply: Reply) -> float:
 
 def _ratio(square: Tensor, of: Tensor) -> float:
     return math.sqrt(float(square) / float(of)) if float(of) > 0 else 0.0
+
+
+def _drift(mean: Mean, update: Vec) -> float | None:
+    """None where the squares were not released."""
+    return float((mean.square - sq(update)).clamp(min=0).sqrt()) if "square" in mean.fields else None
 
 
 def _cosine(u: Vec, v: Vec) -> float | None:

@@ -111,7 +111,7 @@ def _one(cell: Cell, folder: Path) -> Result:
     start = time.perf_counter()
     result = cell.work(**cell.arguments)
     kept = {"arguments": cell.arguments, "seconds": round(time.perf_counter() - start, 2), "result": result}
-    replace_file(cell.file(folder), lambda new: new.write_text(json.dumps(kept)))
+    replace_file(cell.file(folder), json.dumps(kept))
     return result
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -21,6 +21,9 @@ BLIND_TO_AXES = (Armijo, Constant, DeltaSGD, Momentum, PerStep, Polyak)
 WITHIN_ROUND = ("anchor", "anchor_loss")  # what a client remembers from one exchange of a round to the next
 
 
+Message = bytes
+
+
 @dataclass(frozen=True)
 class Upload:
     """The answer of a chunk of clients; every tensor has one row per client."""
@@ -29,6 +32,8 @@ class Upload:
     metrics: State  # numbers for the history, as Cols
     memory: State  # stays with the clients
     bytes: list[int]  # on the wire, per client
+    lost: dict[int, str] = field(default_factory=dict)  # rows that do not arrive, and why
+    replies: dict[int, list[Message]] = field(default_factory=dict)  # what arrives in a row's place: see engine/door.py
 
 
 Work = Callable[[Site, Vec, State], Upload]
@@ -80,12 +85,15 @@ def train(algorithm: Algorithm, options: Options) -> Work:
         sources = [] if compressor is None else _sources(site, "update")
         sent, past, size = send(update, compressor, fed_back, memory, sources)
         later.update(past)
+        if a.privacy is not None:
+            sent, private = a.privacy.shorten(sent, plan.broadcast["clip"])
+            fields.update(private)
         fields["update"], fields["square"] = sent, sq(sent)
-        if "effective_steps" in a.server.needs:
+        if "effective_steps" in a.needs:
             steps = fields["effective_steps"] = a.step.effective_steps(plan, a.prox)  # type: ignore[attr-defined]
             fields["update"], fields["raw"] = sent / steps, sent  # raw: for the history's drift, not for the server
-        fields.update({name: out.state[name] for name in a.server.needs if name not in fields})
-        extra = sum(fields[name].shape[1] for name in {*a.server.needs, *(a.drift.uploads if a.drift else ())})
+        fields.update({name: out.state[name] for name in a.needs if name not in fields})
+        extra = sum(fields[name].shape[1] for name in {*a.needs, *(a.drift.uploads if a.drift else ())})
         if site.stats is not None and site.buffers == "average":
             fields["stats"] = site.stats
             extra += site.stats.shape[1]

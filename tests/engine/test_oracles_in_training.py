@@ -66,8 +66,8 @@ def test_the_rule_repeats_itself(oracle):
 def cohorts(monkeypatch):
     seen, ask = [], Session._cohort
 
-    def spy(self, t):
-        seen.append(ask(self, t))
+    def spy(self, t, attempt):
+        seen.append(ask(self, t, attempt))
         return seen[-1]
 
     monkeypatch.setattr(Session, "_cohort", spy)

@@ -8,7 +8,7 @@ from torch import nn
 
 import fedstride as fs
 from fedstride.engine.store import FileStore, Store, store
-from fedstride.errors import InvalidInput
+from fedstride.errors import Corrupt, InvalidInput
 from tests.problems import classifier, learn, same_bits
 
 X = torch.full((2,), 7.0)  # the model of the round
@@ -25,7 +25,9 @@ def make(request, tmp_path):
 
     def new(fresh=control):
         folder = tmp_path / "clients" if request.param == "file" else None
-        made.append(Store(fresh) if request.param == "RAM" else FileStore(fresh, fresh(X), 20, folder, "memory"))
+        made.append(
+            Store(fresh, fresh(X), 20) if request.param == "RAM" else FileStore(fresh, fresh(X), 20, folder, "memory")
+        )
         return made[-1]
 
     yield new
@@ -53,17 +55,22 @@ def test_a_newcomer_starts_from_the_model_of_the_round(make):
     assert torch.equal(s.rows([7], 2 * X)["previous"], torch.tensor([[14.0, 14]]))
 
 
-def test_staged_changes_count_only_after_commit(make):
+def test_staged_changes_can_be_read_and_taken_back(make):
     s = make()
     s.stage([1, 2], row(10, 20))
-    assert torch.equal(s.rows([1], X)["control"], row(0)["control"])
-    s.commit()
+    assert torch.equal(s.rows([1, 3], X)["control"], row(10, 0)["control"])
+    s.discard()
+    assert torch.equal(s.rows([1, 2], X)["control"], row(0, 0)["control"])
+    keep(s, [1, 2], row(10, 20))
+    s.discard()
     assert torch.equal(s.rows([2, 0, 1], X)["control"], row(20, 0, 10)["control"])
     s.stage([1], row(11))
     s.stage([1], row(12))
+    assert torch.equal(s.rows([1], X)["control"], row(12)["control"])
+    s.discard()
     assert torch.equal(s.rows([1], X)["control"], row(10)["control"])
-    s.commit()
-    assert torch.equal(s.rows([1, 2], X)["control"], row(12, 20)["control"])
+    keep(s, [1], row(13))
+    assert torch.equal(s.rows([1, 2], X)["control"], row(13, 20)["control"])
 
 
 def test_what_goes_in_and_comes_out_is_a_copy(make):
@@ -82,22 +89,22 @@ def test_a_client_that_remembers_nothing_is_forgotten(make):
     keep(s, [1], {})
     assert torch.equal(s.rows([1, 2], X)["control"], row(0, 20)["control"])
     keep(s, [2], {})
-    assert all(v.shape == (20,) and bool((v == -1).all()) for v in s.state().values())
+    assert all(bool((v <= 0).all()) for v in s.state().values())  # no slot, no checksum, nothing held
 
 
-def test_a_name_may_live_for_a_part_of_a_round(make):
+def test_a_name_that_newcomers_do_not_know_lives_for_a_round(make):
     s = make()
     keep(s, [1], row(1))
-    keep(s, [1, 2], {**row(10, 20), "anchor": torch.ones(2, 2), "anchor_loss": torch.ones(2, 1)})
+    s.stage([1, 2], {**row(10, 20), "anchor": torch.ones(2, 2), "anchor_loss": torch.ones(2, 1)})
     found = s.rows([2, 1], X)
     assert {name: tuple(v.shape) for name, v in found.items()} == {
         "control": (2, 2),
         "anchor": (2, 2),
         "anchor_loss": (2, 1),
     }
-    keep(s, [1, 2], row(11, 21))
-    assert list(s.rows([1], X)) == ["control"]
-    assert torch.equal(s.rows([1, 2, 3], X)["control"], row(11, 21, 0)["control"])
+    s.commit()
+    assert list(s.rows([1, 3], X)) == ["control"]
+    assert torch.equal(s.rows([1, 2, 3], X)["control"], row(10, 20, 0)["control"])
 
 
 def test_state_and_restore_are_inverse(make):
@@ -107,7 +114,22 @@ def test_state_and_restore_are_inverse(make):
         other.file.path = s.file.path  # which ends with the run, and is not meant to be found again
     other.restore(s.state(), lambda v: v.clone())
     assert torch.equal(other.rows([0, 3, 11], X)["control"], row(0, 1, 2)["control"])
-    assert torch.equal(other.rows([3], X)["anchor"], torch.ones(1, 1))
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"20/control": torch.zeros(2)},
+        {"-1/control": torch.zeros(2)},
+        {"1/other": torch.zeros(2)},
+        {"1/control": torch.zeros(3)},
+        {"1/control": torch.zeros(2, dtype=torch.float64)},
+        {"control": torch.zeros(2)},
+    ],
+)
+def test_a_state_of_other_clients_is_refused(make, state):
+    with pytest.raises(Corrupt, match="checkpoint: "):
+        make().restore(state, lambda v: v)
 
 
 def test_restoring_forgets_what_was_there(make):
@@ -170,8 +192,8 @@ def test_tensors_of_every_kind_come_back_from_a_file(tmp_path):
     s.close()
 
 
-def on_disk(tmp_path, name="memory"):
-    return FileStore(control, control(X), 20, tmp_path, name)
+def on_disk(tmp_path, name="memory", keep=1):
+    return FileStore(control, control(X), 20, tmp_path, name, keep)
 
 
 def values(s, clients):
@@ -193,6 +215,36 @@ def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(tmp_path):
     again = on_disk(tmp_path)
     again.restore(saved, lambda v: v)
     assert values(again, range(20)) == want
+
+
+@pytest.mark.parametrize("keep_last", [1, 2, 3])
+def test_every_checkpoint_that_is_kept_stays_whole(keep_last, tmp_path):
+    s, saved = on_disk(tmp_path, keep=keep_last), []
+    for t in range(1, 12):
+        keep(s, [t % 5, 7, 19 - t], row(t, 10 * t, 100 * t))
+        saved.append((s.state(), values(s, range(20))))
+        for state, want in saved[-keep_last:]:
+            other = on_disk(tmp_path, keep=keep_last)
+            other.restore(state, lambda v: v)
+            assert values(other, range(20)) == want
+        if t % 3 == 0:  # go on from the one before
+            state, _ = saved[-min(2, keep_last)]
+            s = on_disk(tmp_path, keep=keep_last)
+            s.restore(state, lambda v: v)
+            del saved[-min(2, keep_last) + 1 :]
+            saved = saved if keep_last > 1 else []
+    assert s.end <= 20 + 3 * keep_last
+
+
+def test_a_damaged_slot_is_found(tmp_path):
+    s = on_disk(tmp_path)
+    keep(s, [1, 2], row(1, 2))
+    saved = s.state()
+    with s.file.path.open("r+b") as file:
+        file.seek(s.file.stride + 1)
+        file.write(b"x")
+    with pytest.raises(Corrupt, match=r"memory\.bin: what client 2 remembers is damaged"):
+        on_disk(tmp_path).restore(saved, lambda v: v)
 
 
 @pytest.mark.parametrize(("checkpoints", "slots"), [(True, 2), (False, 11)])

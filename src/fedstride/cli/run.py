@@ -96,7 +96,7 @@ def compare(
             "target": target,
             "runs": [r for r in listed if (folder / r["folder"] / "history.jsonl").is_file()],
         }
-        replace_file(folder / "compare.json", lambda new: new.write_text(json.dumps(index, indent=2)))
+        replace_file(folder / "compare.json", json.dumps(index, indent=2))
         width = None if sys.stdout.isatty() else 110  # a file has room
         Console(width=width).print(_table(folder, index))
         typer.echo(f"report: {write(folder)}")

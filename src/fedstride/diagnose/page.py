@@ -54,7 +54,7 @@ def write(folder: str | Path, found: Diagnosis | None = None) -> Path:
     html = page_of(**{**words, "shown": pictures(e)})
     section = SECTION.render(outcome=found.outcome, findings=[f for f in found.findings if f is not found.outcome])
     html = html.replace("</header>", f"</header>{section}", 1)
-    replace_file(folder / NAME, lambda new: new.write_text(html, encoding="utf-8"))
+    replace_file(folder / NAME, html)
     return folder / NAME
 
 

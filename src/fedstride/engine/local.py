@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import math
 import os
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -23,6 +25,7 @@ from torch import Tensor
 from fedstride.client.plan import Plan
 from fedstride.client.site import Samples, Site, Spans
 from fedstride.data.federation import Lazy, TensorClient
+from fedstride.engine.door import Admitted, admit
 from fedstride.engine.pace import Pace
 from fedstride.engine.protocol import Reply, Task
 from fedstride.engine.store import store
@@ -31,7 +34,7 @@ from fedstride.losses import correct
 from fedstride.model import Replica, likes_channels_last
 from fedstride.oracle.choice import ORACLES, Case, choose
 from fedstride.rows import Col, State, Vec
-from fedstride.wire import WeightedMean
+from fedstride.wire import Aggregator, WeightedMean
 from fedstride.work import Upload, Work
 
 SPAN = 256  # most samples of a client whose Gram matrix is worth its making
@@ -103,8 +106,10 @@ class LocalClients:
             raise
         self.channels_last = self.choice.oracle == "loop" and likes_channels_last(task.model, inputs[:2])
         many = len(task.clients)
-        self.store = store(fresh, replica.row(), many, task.folder, "memory")
-        self.statistics = store(lambda stats: {"stats": stats}, replica.stats(), many, task.folder, "statistics")
+        self.store = store(fresh, replica.row(), many, task.folder, "memory", task.keep)
+        self.statistics = store(
+            lambda stats: {"stats": stats}, replica.stats(), many, task.folder, "statistics", task.keep
+        )
         self.spans: Spans | None = {} if self._few_samples() else None
         self.here = threading.local()
         self.lock = threading.Lock()
@@ -120,28 +125,41 @@ class LocalClients:
         return {"engine": "local", **self.choice.about(), "channels_last": self.channels_last, **self.pace.about()}
 
     def exchange(
-        self, work: Work, x: Vec, stats: Vec, broadcast: State, round: int, cohort: Sequence[tuple[int, int]]
+        self,
+        work: Work,
+        x: Vec,
+        stats: Vec,
+        broadcast: State,
+        round: int,
+        cohort: Sequence[tuple[int, int]],
+        limit: float = math.inf,
+        total: Aggregator | None = None,
     ) -> Reply:
-        total, uploads = WeightedMean(), dict[int, Upload]()
+        aggregate = total or WeightedMean()
+        answers = dict[int, tuple[Admitted, int]]()
         parts = list(chunks(cohort, self.choice.chunk))
+        weights = [self.task.weights[client] for client, _ in cohort]
         waiting = list(enumerate(parts))[::-1]
 
         def one(number: int, positions: list[int]) -> None:
             clients = [cohort[p][0] for p in positions]
             try:
                 with self._surroundings():
-                    upload = self._work(work, x, stats, broadcast, round, [cohort[p] for p in positions])
+                    upload, new_stats = self._work(work, x, stats, broadcast, round, [cohort[p] for p in positions])
+                    answer = admit(upload, clients, round, limit)
             except Exception as error:
                 error.add_note(f"fedstride: in round {round + 1}, while working for client(s) {clients}")
                 raise
             with self.lock:
-                uploads[number] = Upload({}, upload.metrics, {}, upload.bytes)
-                self.store.stage(clients, upload.memory)
-                order = sorted(range(len(positions)), key=positions.__getitem__)  # back in the cohort's
-                fields = upload.fields
-                if order != list(range(len(order))):
-                    fields = {name: v[order] for name, v in fields.items()}
-                total.add_rows(min(positions), [self.task.weights[clients[i]] for i in order], fields)
+                answers[number] = answer, sum(n for row, n in enumerate(upload.bytes) if row not in upload.lost)
+                here = [clients[row] for row in answer.rows]
+                kept = upload.memory
+                if len(here) < len(clients):
+                    kept = {k: v[answer.rows] for k, v in kept.items()}
+                self.store.stage(here, kept)
+                if new_stats is not None:
+                    self.statistics.stage(here, {"stats": new_stats[answer.rows]})
+                _add(aggregate, [positions[row] for row in answer.rows], answer.fields, weights)
 
         def lane() -> None:
             while waiting:
@@ -162,18 +180,25 @@ class LocalClients:
             waiting.clear()  # an interrupted round ends with the chunks in work
             raise
         self.pace.took(round, time.perf_counter() - start, sum(tau for _, tau in cohort))
-        fields, weight = total.finish()
-        done = [uploads[i] for i in range(len(uploads))]
-        order = sorted(range(len(cohort)), key=[p for part in parts for p in part].__getitem__)
-        metrics = {name: torch.cat([u.metrics[name] for u in done])[:, 0] for name in done[0].metrics}
+        fields, weight = aggregate.finish()
+        done = [answers[i] for i in range(len(answers))]
+        positions = [part[row] for part, (a, _) in zip(parts, done, strict=True) for row in a.rows]
+        order = sorted(range(len(positions)), key=positions.__getitem__)
+        metrics = {name: torch.cat([a.metrics[name] for a, _ in done])[:, 0] for name in done[0][0].metrics}
         if order != list(range(len(order))):
             metrics = {name: values[order] for name, values in metrics.items()}
         self._forget({tuple(cohort[p][0] for p in part) for part in parts})
-        return Reply(fields, weight, metrics, sum(sum(u.bytes) for u in done))
+        lost = {client: why for a, _ in done for client, why in a.lost.items()}
+        refused = sum((a.refused for a, _ in done), Counter[str]())
+        return Reply(fields, weight, metrics, sum(size for _, size in done), lost, refused)
 
     def commit(self) -> None:
         self.store.commit()
         self.statistics.commit()
+
+    def discard(self) -> None:
+        self.store.discard()
+        self.statistics.discard()
 
     def evaluate(self, x: Vec, stats: Vec, test: Samples) -> tuple[float, float | None]:
         n, size = len(test), EVALUATION_CHUNK
@@ -235,7 +260,8 @@ class LocalClients:
 
     def _work(
         self, work: Work, x: Vec, stats: Vec, broadcast: State, round: int, chunk: Sequence[tuple[int, int]]
-    ) -> Upload:
+    ) -> tuple[Upload, Tensor | None]:
+        """What the chunk uploads, and the statistics that stay with its clients, if any do."""
         task, clients = self.task, tuple(c for c, _ in chunk)
         samples = [task.clients[c] for c in clients]
         sizes = [len(s) for s in samples]
@@ -259,10 +285,7 @@ class LocalClients:
             site.stats = self.statistics.rows(clients, stats)["stats"]
         site.replica.train()
         upload = work(site, x, self.store.rows(clients, x))
-        if site.stats is not None and task.buffers == "local":
-            with self.lock:
-                self.statistics.stage(clients, {"stats": site.stats})
-        return upload
+        return upload, site.stats if task.buffers == "local" else None
 
     def _outputs(self, x: Vec, stats: Vec, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         replica = self._replica()
@@ -292,6 +315,19 @@ class LocalClients:
                 self.here.replica.channels_last = self.channels_last
         replica: Replica = self.here.replica
         return replica
+
+
+def _add(total: Aggregator, positions: list[int], fields: State, weights: Sequence[float]) -> None:
+    """Rows go to their positions in the cohort; neighbours together."""
+    order = sorted(range(len(positions)), key=positions.__getitem__)
+    if order != list(range(len(order))):
+        positions, fields = sorted(positions), {name: v[order] for name, v in fields.items()}
+    start = 0
+    for end in range(1, len(positions) + 1):
+        if end == len(positions) or positions[end] != positions[end - 1] + 1:
+            part = fields if end - start == len(positions) else {name: v[start:end] for name, v in fields.items()}
+            total.add_rows(positions[start], [weights[p] for p in positions[start:end]], part)
+            start = end
 
 
 def chunks(cohort: Sequence[tuple[int, int]], most: int) -> Iterator[list[int]]:

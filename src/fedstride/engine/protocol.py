@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +15,7 @@ from fedstride.client.site import Samples
 from fedstride.data.federation import Federation, Lazy
 from fedstride.losses import Loss
 from fedstride.rows import State, Vec
+from fedstride.wire import Aggregator
 from fedstride.work import Work
 
 
@@ -34,7 +37,8 @@ class Task:
     contrast: bool = False  # the objective compares the features of several models
     full: bool = False  # the algorithm asks for gradients of all samples, whatever the batch size
     mixed: bool = False  # forward passes in bfloat16
-    folder: Path | None = None  # of the checkpoint
+    folder: Path | None = None  # of the checkpoints
+    keep: int = 1  # so many of them
 
 
 @dataclass(frozen=True)
@@ -43,21 +47,37 @@ class Reply:
 
     fields: State
     weight: float  # of those who answered
-    metrics: dict[str, Tensor]  # in the cohort's order
+    metrics: dict[str, Tensor]  # of those who answered, in the cohort's order
     bytes_up: int
     lost: dict[int, str] = field(default_factory=dict)
+    refused: Counter[str] = field(default_factory=Counter)  # all that was left out, by reason
 
 
 class Clients(Protocol):
     """A federation at work."""
 
     def exchange(
-        self, work: Work, x: Vec, stats: Vec, broadcast: State, round: int, cohort: Sequence[tuple[int, int]]
+        self,
+        work: Work,
+        x: Vec,
+        stats: Vec,
+        broadcast: State,
+        round: int,
+        cohort: Sequence[tuple[int, int]],
+        limit: float = math.inf,
+        total: Aggregator | None = None,
     ) -> Reply:
-        """Let the cohort of (client, steps) pairs work, longest first. What they remember counts only after commit()."""
+        """Let the cohort of (client, steps) pairs work, longest first, and aggregate; updates beyond the limit are refused.
+
+        What those who answered remember counts for the next exchange, and for the next round after commit().
+        """
         ...
 
     def commit(self) -> None: ...
+
+    def discard(self) -> None:
+        """The round is not to have been: clients remember what they did before it."""
+        ...
 
     def evaluate(self, x: Vec, stats: Vec, test: Samples) -> tuple[float, float | None]:
         """(loss, accuracy or None) of a model."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import zlib
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -13,35 +14,40 @@ from typing import BinaryIO
 import torch
 from torch import Tensor
 
-from fedstride.errors import InvalidInput
+from fedstride.errors import Corrupt, InvalidInput, Unsaved
 from fedstride.rows import State, Vec
 
 LIMIT = 2**30  # bytes that all clients together may keep in RAM
 NONE = -1  # the slot of a client whose state is fresh
 
 
-def store(fresh: Callable[[Vec], State], like: Vec, clients: int, folder: Path | None, name: str) -> Store | FileStore:
+def store(
+    fresh: Callable[[Vec], State], like: Vec, clients: int, folder: Path | None, name: str, keep: int = 1
+) -> Store | FileStore:
     """A place for the state of so many clients: fresh(like) tells how much one of them remembers.
 
-    The file stands in `folder`, beside the checkpoint that refers to it; without one it is temporary.
+    The file stands in `folder`, beside the last `keep` checkpoints that refer to it; without one it is temporary.
     """
     example = fresh(like)
     if clients * sum(v.nbytes for v in example.values()) <= LIMIT:
-        return Store(fresh)
-    return FileStore(fresh, example, clients, folder, name)
+        return Store(fresh, example, clients)
+    return FileStore(fresh, example, clients, folder, name, keep)
 
 
 class Store:
-    """State of those who took part; everybody else's is fresh. Changes are staged until they are committed."""
+    """State of those who took part; everybody else's is fresh. Changes are staged until they are committed or discarded.
 
-    def __init__(self, fresh: Callable[[Vec], State]) -> None:
-        self.fresh = fresh
+    What is staged can be read: a round may have several exchanges. Names that fresh() does not give live for a round.
+    """
+
+    def __init__(self, fresh: Callable[[Vec], State], example: State, clients: int) -> None:
+        self.fresh, self.example, self.clients = fresh, example, clients
         self.kept: dict[int, State] = {}
         self.staged: dict[int, State] = {}
 
     def rows(self, clients: Sequence[int], x: Vec) -> State:
         """The state of some clients, one row each; who never took part starts fresh from x."""
-        return _stacked([self.kept.get(c) or self.fresh(x) for c in clients])
+        return _stacked([self.staged.get(c, self.kept.get(c)) or self.fresh(x) for c in clients])
 
     def stage(self, clients: Sequence[int], rows: State) -> None:
         for i, client in enumerate(clients):
@@ -49,21 +55,31 @@ class Store:
 
     def commit(self) -> None:
         for client, state in self.staged.items():
-            if state:
-                self.kept[client] = state
+            lasting = {name: v for name, v in state.items() if name in self.example}
+            if lasting:
+                self.kept[client] = lasting
             else:
                 self.kept.pop(client, None)
+        self.staged.clear()
+
+    def discard(self) -> None:
         self.staged.clear()
 
     def state(self) -> dict[str, Tensor]:
         return {f"{client}/{name}": v for client, s in sorted(self.kept.items()) for name, v in s.items()}
 
     def restore(self, state: dict[str, Tensor], place: Callable[[Tensor], Tensor]) -> None:
-        self.kept.clear()
-        self.staged.clear()
+        kept: dict[int, State] = {}
         for key, v in state.items():
-            client, name = key.split("/", 1)
-            self.kept.setdefault(int(client), {})[name] = place(v)
+            client, _, name = key.partition("/")
+            known = client.isdecimal() and int(client) < self.clients and name in self.example
+            if not known or (v.shape, v.dtype) != (self.example[name].shape, self.example[name].dtype):
+                raise Corrupt(f"checkpoint: {key!r} of the clients is not what they remember in this run.")
+            kept.setdefault(int(client), {})[name] = place(v)
+        if any(s.keys() != self.example.keys() for s in kept.values()):
+            raise Corrupt(f"checkpoint: not all clients in it remember {list(self.example)}.")
+        self.kept = kept
+        self.staged.clear()
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -72,28 +88,36 @@ class Store:
 class FileStore:
     """The same in a file of slots, one per client who took part: costs no RAM.
 
-    What is new goes into a free slot, and a slot that a checkpoint refers to is free only once the next one is taken: a
-    crash at any moment leaves the last checkpoint whole. Names that fresh() does not give live for a round, in RAM.
+    What is new goes into a free slot, and a slot that one of the kept checkpoints refers to is not free: a crash at any
+    moment leaves them whole. What lives for a round only stays in RAM.
     """
 
     def __init__(
-        self, fresh: Callable[[Vec], State], example: State, clients: int, folder: Path | None, name: str
+        self,
+        fresh: Callable[[Vec], State],
+        example: State,
+        clients: int,
+        folder: Path | None,
+        name: str,
+        keep: int = 1,
     ) -> None:
-        self.fresh = fresh
+        self.fresh, self.keep = fresh, keep
         self.temporary: TemporaryDirectory[str] | None = None
         if folder is None:
             self.temporary = TemporaryDirectory(prefix="fedstride-")
             folder = Path(self.temporary.name)
         self.file = SlotFile(folder / f"{name}.bin", example)
         self.slots = torch.full((clients,), NONE, dtype=torch.int32, device="cpu")
-        self.staged: dict[int, int] = {}
+        self.sums = torch.zeros(clients, dtype=torch.int64, device="cpu")  # checksums of their contents
+        self.staged: dict[int, tuple[int, int]] = {}
         self.free: list[int] = []
         self.replaced: list[int] = []  # since the last checkpoint
+        self.held: list[list[int]] = []  # before it, back to the oldest checkpoint that is kept
         self.end = 0  # slots in use or free
-        self.others = Store(lambda x: {})
+        self.others = Store(lambda x: {}, {}, clients)
 
     def rows(self, clients: Sequence[int], x: Vec) -> State:
-        slots = self.slots[list(clients)].tolist()
+        slots = [self.staged[c][0] if c in self.staged else int(self.slots[c]) for c in clients]
         mine = _stacked([self.fresh(x) if s == NONE else self.file.read(s, x.device) for s in slots])
         return {**mine, **self.others.rows(clients, x)}
 
@@ -105,50 +129,71 @@ class FileStore:
             raise InvalidInput(f"memory: clients remember {found}; expected the same as at the start, {layout}.")
         self.others.stage(clients, {name: v for name, v in rows.items() if name not in layout})
         for i, client in enumerate(clients):
-            if self.staged.get(client, NONE) != NONE:
-                self.free.append(self.staged[client])
-            self.staged[client] = self._put([v[i] for v in mine.values()]) if mine else NONE
+            self._release(client)
+            self.staged[client] = self._put([v[i] for v in mine.values()]) if mine else (NONE, 0)
 
     def commit(self) -> None:
-        for client, slot in self.staged.items():
+        for client, (slot, total) in self.staged.items():
             if (old := int(self.slots[client])) != NONE:
                 (self.free if self.temporary else self.replaced).append(old)
-            self.slots[client] = slot
+            self.slots[client], self.sums[client] = slot, total
         self.staged.clear()
         self.others.commit()
 
+    def discard(self) -> None:
+        for client in list(self.staged):
+            self._release(client)
+        self.others.discard()
+
     def state(self) -> dict[str, Tensor]:
-        """Whose slot is which; what is in them is on the disk when this returns."""
+        """Whose slot is which; what is in them is on the disk when this returns.
+
+        This checkpoint takes the place of the oldest: the slots that only that one referred to are free.
+        """
         self.file.sync()
-        self.free += self.replaced
-        self.replaced.clear()
-        return {self.file.kind: self.slots.clone(), **self.others.state()}
+        self.held.append(self.replaced)
+        self.replaced = []
+        while len(self.held) >= self.keep:
+            self.free += self.held.pop(0)
+        ages = [(age, slot) for age, slots in enumerate(self.held) for slot in slots]
+        held = torch.tensor(ages, dtype=torch.int32, device="cpu").reshape(-1, 2)
+        return {self.file.kind: self.slots.clone(), "sums": self.sums.clone(), "held": held}
 
     def restore(self, state: dict[str, Tensor], place: Callable[[Tensor], Tensor]) -> None:
-        others = dict(state)
-        slots = others.pop(self.file.kind, None)
-        if slots is None:
-            raise InvalidInput(
-                f"checkpoint: it holds {sorted(state)[:3]} of the clients; expected {self.file.kind!r}. Use another folder."
-            )
-        self.slots = slots.cpu().clone()
-        self.end = int(self.slots.max()) + 1
+        slots, sums, held = (state.get(name) for name in (self.file.kind, "sums", "held"))
+        if slots is None or sums is None or held is None:
+            raise Corrupt(f"checkpoint: it holds {sorted(state)[:3]} of the clients; expected {self.file.kind!r}.")
+        fits = slots.shape == sums.shape == self.slots.shape and held.dim() == 2 and held.shape[1] == 2
+        if not fits or slots.dtype != torch.int32 or sums.dtype != torch.int64 or held.dtype != torch.int32:
+            raise Corrupt(f"checkpoint: what it says of {self.file.path.name} is not about {len(self.slots)} clients.")
+        taken = [s for s in slots.tolist() if s != NONE] + held[:, 1].tolist()
+        if len(set(taken)) < len(taken) or min(taken, default=0) < 0 or len(taken) > 2**24:
+            raise Corrupt(f"checkpoint: it refers to slots of {self.file.path.name} that there cannot be.")
+        self.slots, self.sums = slots.cpu().clone(), sums.cpu().clone()
+        self.end = max(taken, default=-1) + 1
         self.file.reopen(self.end)
-        self.free = sorted(set(range(self.end)) - set(self.slots.tolist()))
-        self.replaced.clear()
+        for client, slot in enumerate(self.slots.tolist()):
+            if slot != NONE and self.file.checksum(slot) != int(self.sums[client]):
+                raise Corrupt(f"{self.file.path}: what client {client} remembers is damaged, or of another checkpoint.")
+        self.held = [[s for age, s in held.tolist() if age == a] for a in range(self.keep - 1)]
+        self.free = sorted(set(range(self.end)) - set(taken))
+        self.replaced = []
         self.staged.clear()
-        self.others.restore(others, place)
 
     def close(self) -> None:
         self.file.close()
         if self.temporary:
             self.temporary.cleanup()
 
-    def _put(self, tensors: Sequence[Tensor]) -> int:
+    def _release(self, client: int) -> None:
+        slot, _ = self.staged.pop(client, (NONE, 0))
+        if slot != NONE:
+            self.free.append(slot)
+
+    def _put(self, tensors: Sequence[Tensor]) -> tuple[int, int]:
         slot = self.free.pop() if self.free else self.end
         self.end = max(self.end, slot + 1)
-        self.file.write(slot, tensors)
-        return slot
+        return slot, self.file.write(slot, tensors)
 
 
 class SlotFile:
@@ -170,15 +215,30 @@ class SlotFile:
             for at, (name, (shape, dtype)) in zip(self.starts, self.layout.items(), strict=True)
         }
 
-    def write(self, slot: int, tensors: Sequence[Tensor]) -> None:
-        """Not through a mapping: a full disk is an error here, and the end of the process there."""
-        file, end = self._open(), (slot + 1) * self.stride
-        if os.fstat(file.fileno()).st_size < end:
-            file.truncate(end)
-        for at, v in zip(self.starts, tensors, strict=True):
+    def write(self, slot: int, tensors: Sequence[Tensor]) -> int:
+        """The checksum of what was written; not through a mapping: a full disk is an error here, and the end there."""
+        total = 0
+        try:
+            file, end = self._open(), (slot + 1) * self.stride
+            if os.fstat(file.fileno()).st_size < end:
+                file.truncate(end)
+            for at, v in zip(self.starts, tensors, strict=True):
+                data = v.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+                file.seek(slot * self.stride + at)
+                file.write(data)
+                total = zlib.crc32(data, total)
+            file.flush()
+        except OSError as error:
+            raise Unsaved(f"{self.path}: cannot be written ({error.strerror or error}). Make room for it.") from error
+        return total
+
+    def checksum(self, slot: int) -> int:
+        """Of what is in the slot now."""
+        total, file = 0, self._open()
+        for at, (shape, dtype) in zip(self.starts, self.layout.values(), strict=True):
             file.seek(slot * self.stride + at)
-            file.write(v.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-        file.flush()
+            total = zlib.crc32(file.read(shape.numel() * dtype.itemsize), total)
+        return total
 
     def sync(self) -> None:
         if self.file is not None:
@@ -189,9 +249,8 @@ class SlotFile:
         self.close()
         there, needed = self.path.stat().st_size if self.path.is_file() else 0, slots * self.stride
         if there < needed:
-            raise InvalidInput(
-                f"checkpoint: what its clients remember should be in {self.path}, which has {there} bytes and not {needed}. "
-                "Bring the file back, or use another folder."
+            raise Corrupt(
+                f"checkpoint: what its clients remember should be in {self.path}, which has {there} bytes and not {needed}."
             )
         if slots:
             self.file = self.path.open("r+b")

@@ -57,7 +57,7 @@ def write(found: Record, pictures: Sequence[Picture], folder: Path) -> tuple[Pat
     texts = {".json": json.dumps(found, indent=2, ensure_ascii=False) + "\n", ".html": page(found, pictures)}
     paths = tuple(base.with_name(base.name + ending) for ending in texts)
     for path, text in zip(paths, texts.values(), strict=True):
-        replace_file(path, lambda new, text=text: new.write_text(text, encoding="utf-8"))
+        replace_file(path, text)
     return paths  # type: ignore[return-value]
 
 

@@ -37,7 +37,7 @@ def write(folder: str | Path) -> Path:
     found = read(folder)
     text = page_of(**(_comparison(found) if isinstance(found, Comparison) else words_of(found)))
     path = folder / NAME
-    replace_file(path, lambda new: new.write_text(text, encoding="utf-8"))
+    replace_file(path, text)
     return path
 
 

@@ -50,7 +50,8 @@ class Auto:
         eta = torch.where(below > 0, torch.minimum(s / below, (s / sq(v)).sqrt()), 1.0)
         state["eta"] = eta.clamp(min=1 - self.beta)
         state["cap"] = (state["cap"] * 1.3 ** mean.fields["vote"][0]).clamp(min=self.floor)
-        state.setdefault("parts", mean.fields["parts"])  # of the first round, when the model is as it was initialised
+        if "parts" in mean.fields:  # of the first round, when the model is as it was initialised; never under privacy
+            state.setdefault("parts", mean.fields["parts"])
         return x - state["eta"] * v
 
     def output(self, x: Vec, state: State) -> Vec:

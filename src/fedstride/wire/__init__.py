@@ -1,7 +1,20 @@
-"""What crosses the network: compressors, error feedback, the streaming mean, and the bytes of it all."""
+"""What crosses the network: compressors, error feedback, the streaming mean and its robust rivals, and the bytes of it all."""
 
 from fedstride.wire.compress import Compressor, Quantize, RandomK, TopK
 from fedstride.wire.feedback import send
-from fedstride.wire.mean import Mean, WeightedMean
+from fedstride.wire.mean import Aggregator, Mean, WeightedMean
+from fedstride.wire.robust import Median, Robust, TrimmedMean
 
-__all__ = ["Compressor", "Mean", "Quantize", "RandomK", "TopK", "WeightedMean", "send"]
+__all__ = [
+    "Aggregator",
+    "Compressor",
+    "Mean",
+    "Median",
+    "Quantize",
+    "RandomK",
+    "Robust",
+    "TopK",
+    "TrimmedMean",
+    "WeightedMean",
+    "send",
+]

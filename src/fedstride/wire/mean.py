@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from torch import Tensor
 
@@ -20,7 +21,7 @@ class Mean:
 
     fields: State
     share: float  # the cohort's weight in the whole federation: sum of pi_i
-    participants: int
+    participants: float  # under privacy, those who were expected
     clients: int  # in the whole federation
 
     @property
@@ -32,6 +33,16 @@ class Mean:
     def square(self) -> Tensor:
         """S = sum p_i |Delta_i|^2."""
         return self.fields["square"][0]
+
+
+class Aggregator(Protocol):
+    """From rows, in any order, to one row."""
+
+    def add_rows(self, first: int, weights: Sequence[float], fields: Mapping[str, Tensor]) -> None: ...
+
+    def finish(self) -> tuple[State, float]:
+        """(the aggregate of each field, the sum of the weights)."""
+        ...
 
 
 @dataclass

@@ -1,0 +1,74 @@
+"""Robust aggregation: a few clients that send anything at all cannot move the result far.
+
+Yin, Chen, Ramchandran, Bartlett. Byzantine-robust distributed learning. ICML 2018.
+Deviations: none. These rules need all rows at once: memory O(M d), no secure aggregation, and no mean of anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedstride.errors import InvalidInput
+from fedstride.rows import Rows, State, Vec
+from fedstride.wire.mean import Aggregator
+
+
+class Robust(Protocol):
+    """A declared exception from "servers see means only"."""
+
+    def start(self) -> Aggregator: ...
+
+    def combine(self, V: Rows) -> Vec: ...
+
+
+@dataclass(frozen=True)
+class Median:
+    """The median of each coordinate: right as long as fewer than half of the clients lie."""
+
+    def start(self) -> Aggregator:
+        return _Rows(self)
+
+    def combine(self, V: Rows) -> Vec:
+        middle = V.sort(0).values[(len(V) - 1) // 2 : len(V) // 2 + 1]
+        return middle.mean(0)
+
+
+@dataclass(frozen=True)
+class TrimmedMean:
+    """The mean of each coordinate without the share of the largest and the share of the smallest values."""
+
+    share: float = 0.1
+
+    def __post_init__(self) -> None:
+        if isinstance(self.share, bool) or not isinstance(self.share, int | float) or not 0 < self.share < 0.5:
+            raise InvalidInput(f"TrimmedMean: share={self.share!r} is not usable; expected a number between 0 and 0.5.")
+
+    def start(self) -> Aggregator:
+        return _Rows(self)
+
+    def combine(self, V: Rows) -> Vec:
+        cut = int(self.share * len(V))
+        return V.sort(0).values[cut : len(V) - cut].mean(0)
+
+
+@dataclass
+class _Rows:
+    """All rows, until the end; sorted by value, so that their order of arrival cannot matter."""
+
+    rule: Robust
+    rows: list[Mapping[str, Tensor]] = field(default_factory=list)
+    weight: float = 0.0
+
+    def add_rows(self, first: int, weights: Sequence[float], fields: Mapping[str, Tensor]) -> None:
+        self.rows.append({k: v.clone() for k, v in fields.items()})
+        self.weight += sum(weights)
+
+    def finish(self) -> tuple[State, float]:
+        if not self.rows:
+            return {}, 0.0
+        return {k: self.rule.combine(torch.cat([r[k] for r in self.rows])) for k in self.rows[0]}, self.weight
