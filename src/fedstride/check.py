@@ -20,6 +20,7 @@ from fedstride.client.step import Armijo
 from fedstride.data.federation import Client, Federation, Lazy, finite, pair
 from fedstride.engine import Task
 from fedstride.errors import InvalidInput, Refused, nearest, not_negative, positive
+from fedstride.guard import Guard
 from fedstride.losses import Loss
 from fedstride.model import Replica, has_batch_statistics, probe
 from fedstride.privacy import Privacy
@@ -229,7 +230,8 @@ def fits(
 ) -> None:
     """Refuse what makes no sense for this algorithm with this model and data."""
     not_negative("train", weight_decay=options.weight_decay)
-    positive("train", clip_norm=options.max_norm)
+    if options.max_norm is not None:
+        positive("train", clip_norm=options.max_norm)
     if task.buffers not in BUFFERS:
         raise InvalidInput(f"buffers={task.buffers!r} is unknown; {nearest(str(task.buffers), BUFFERS)}")
     if task.buffers == "local" and task.moving and tested:
@@ -276,7 +278,10 @@ def _private(privacy: Privacy, task: Task, cohorts: Sampler) -> None:
         raise Refused(
             'Privacy with buffers="average": BatchNorm\'s statistics have no bound. Use buffers="frozen" or GroupNorm.'
         )
-    privacy.epsilon(cohorts, len(task.clients), 1)  # refuses what it cannot account for
+    if math.isinf(privacy.epsilon(cohorts, len(task.clients), task.rounds)):  # refuses what it cannot account for
+        raise Refused(
+            f"Privacy over {task.rounds} rounds: nothing would be left of it. Use fewer rounds, or more noise."
+        )
 
 
 def _batches_of_one(task: Task, steps: Callable[[int, int], int]) -> None:
@@ -314,6 +319,19 @@ def _iag(rule: IAG, task: Task, steps: Callable[[int, int], int]) -> None:
     row = Replica(task.model).row()
     for client, n in enumerate(task.clients.sizes):
         rule.check_memory(client, n, steps(0, client), row.nbytes)
+
+
+def quorum(guard: Guard, cohorts: Sampler, private: bool) -> None:
+    most = getattr(cohorts, "size", None)
+    if private and isinstance(guard.quorum, int) and most is None:
+        raise Refused(
+            f"Privacy with quorum={guard.quorum} and {cohorts}: whether a round counts would tell how many there were. "
+            "Use a share, as in Guard(quorum=0.5)."
+        )
+    if isinstance(most, int) and guard.least(most) > most:
+        raise InvalidInput(
+            f"Guard: quorum={guard.quorum} is not usable with {most} clients a round; expected at most {most}."
+        )
 
 
 def mixed_of(precision: str | None, model: nn.Module) -> bool:

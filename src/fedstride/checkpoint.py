@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -70,8 +70,16 @@ class Clock:
         seconds = math.inf if self.when.seconds is None else self.when.seconds
         return round - self.round >= rounds or time.monotonic() - self.last >= seconds
 
-    def saved(self, round: int) -> None:
-        self.round, self.last = round, time.monotonic()
+    def save(self, session: Savable) -> None:
+        session.save(self.when)
+        self.round, self.last = session.round, time.monotonic()
+
+
+class Savable(Protocol):
+    @property
+    def round(self) -> int: ...
+
+    def save(self, when: Checkpoints) -> None: ...
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
@@ -138,14 +146,20 @@ def files(folder: Path) -> list[Path]:
 def write(when: Checkpoints, round: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
     """One more checkpoint; the oldest ones go."""
     write_tensors(when.path / f"checkpoint-{round:06}.safetensors", tensors, meta)
+    prune(when)
+
+
+def prune(when: Checkpoints) -> None:
     for old in files(when.path)[when.keep :]:
         old.unlink(missing_ok=True)
 
 
 def history(path: Path, log: Tensor | None) -> list[Row]:
     """The rows of a checkpoint's history, which is JSON lines as bytes."""
+    if log is None or log.dtype != torch.uint8:
+        raise Corrupt(f"{path}: it holds no history.")
     try:
-        rows = [json.loads(line) for line in bytes((log if log is not None else torch.zeros(0)).numpy()).splitlines()]
+        rows = [json.loads(line) for line in bytes(log.numpy()).splitlines()]
     except (ValueError, RecursionError) as error:
         raise Corrupt(f"{path}: its history is not readable ({error}).") from error
     if not rows or not all(_is_row(row, i + 1) for i, row in enumerate(rows)):
@@ -156,7 +170,7 @@ def history(path: Path, log: Tensor | None) -> list[Row]:
 def _is_row(row: Any, round: int) -> bool:
     if not isinstance(row, dict) or row.keys() != COLUMNS.keys() or row["round"] != round:
         return False
-    return all(isinstance(row[name] or 0, int | float) for name in ("update", "drift", "rollbacks"))
+    return isinstance(row["rollbacks"], int)
 
 
 def newest(folder: Path, use: Callable[[Path], T]) -> T | None:

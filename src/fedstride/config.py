@@ -41,13 +41,13 @@ class Data(Part):
     alpha: float = Field(0.1, gt=0, description="concentration of the Dirichlet partitions; smaller is more unequal")
     classes: int = Field(2, ge=1, description="classes (pathological) or shards (shards) per client")
     normalise: bool = Field(False, description="inputs to mean 0 and deviation 1, per channel, over the training set")
-    seed: int = Field(0, ge=0, description="of the partition")
+    seed: int = Field(0, ge=0, lt=2**63, description="of the partition")
 
 
 class Model(Part):
     name: str = Field("mlp", description="softmax, mlp, small_cnn, mcmahan_cnn, resnet18, char_lstm or char_mlp")
     options: dict[str, Any] = Field({}, description="of the model, such as hidden = 100 or dropout = 0")
-    seed: int = Field(0, ge=0, description="of the initial weights")
+    seed: int = Field(0, ge=0, lt=2**63, description="of the initial weights")
 
 
 class Training(Part):
@@ -57,7 +57,7 @@ class Training(Part):
     epochs: float | None = Field(None, gt=0, description="passes over a client's data per round; 1 without local_steps")
     batch_size: int | None = Field(10, ge=1, description="samples per step; none: the full batch")
     weights: Literal["uniform", "samples"] = Field("uniform", description="of the clients in every mean")
-    seed: int = Field(0, ge=0, description="of cohorts, batches and dropout")
+    seed: int = Field(0, ge=0, lt=2**63, description="of cohorts, batches and dropout")
     weight_decay: float = Field(0.0, ge=0, description="part of every local loss")
     clip_norm: float | None = Field(None, gt=0, description="largest norm of a gradient")
     buffers: Literal["average", "local", "frozen"] = Field(
@@ -89,7 +89,7 @@ class Config(Part):
         arguments = dict(self.algorithm)
         name = arguments.pop("name")
         makers = {**recipes.RECIPES, "custom": Algorithm}
-        if name not in makers:
+        if not isinstance(name, str) or name not in makers:
             raise InvalidInput(f"algorithm.name={name!r} is unknown; {nearest(str(name), makers)}")
         made: Algorithm = _called(makers[name], name, "algorithm", arguments)
         private = self.training.privacy
@@ -151,7 +151,7 @@ def _value(value: Any, slot: str, at: str) -> Any:
     if not isinstance(value, dict):
         return tuple(value) if isinstance(value, list) else value
     known, part = _parts(slot), value.get("part")
-    if part not in known:
+    if not isinstance(part, str) or part not in known:
         known_ones = nearest(str(part), known) if known else "it takes no part."
         raise InvalidInput(f"{at}={value!r} names no part that fits there; {known_ones}")
     return _called(known[part], part, at, {k: v for k, v in value.items() if k != "part"})
@@ -242,7 +242,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
         raise InvalidInput(f"--set {text!r} is not usable; expected key=value, as in training.rounds=20.")
     try:
         return key.strip(), tomllib.loads(f"v = {value}")["v"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return key.strip(), value
 
 
@@ -271,10 +271,10 @@ def _toml(value: Any) -> str:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text())
+        return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidInput(f"--config {file}: it cannot be read ({error.strerror}).") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInput(f"--config {file}: it is no TOML file: {error}.") from error
 
 

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from fedstride.result import Run
 
 
+LARGEST = 3.4e38  # of float32: what models compute with
+
+
 class FedstrideError(Exception):
     """Base of all errors of this package."""
 
@@ -66,22 +69,22 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 
 
 def positive(part: object, **values: float | None) -> None:
-    """Refuse rates that are not positive and finite; None means 'not set'."""
-    _each(part, values, lambda v: 0 < v < float("inf"), "a positive finite number")
+    """Refuse rates that are not positive and finite; None means 'not set', where that is the part's own default."""
+    _each(part, values, lambda v: 0 < v <= LARGEST, "a positive finite number")
 
 
 def not_negative(part: object, **values: float | None) -> None:
     """Refuse negative or non-finite values; zero means 'off'."""
-    _each(part, values, lambda v: 0 <= v < float("inf"), "a finite number >= 0 (0 turns it off)")
+    _each(part, values, lambda v: 0 <= v <= LARGEST, "a finite number >= 0 (0 turns it off)")
 
 
 def at_least_one(part: object, **values: float | None) -> None:
     """Refuse factors that would shrink what they should let grow."""
-    _each(part, values, lambda v: 1 <= v < float("inf"), "a finite number >= 1")
+    _each(part, values, lambda v: 1 <= v <= LARGEST, "a finite number >= 1")
 
 
 def finite(part: object, **values: float | None) -> None:
-    _each(part, values, lambda v: abs(v) < float("inf"), "a finite number")
+    _each(part, values, lambda v: abs(v) <= LARGEST, "a finite number")
 
 
 def betas(part: object, values: tuple[float, float]) -> None:
@@ -107,7 +110,7 @@ def _owner(part: object) -> str:
 
 def _each(part: object, values: dict[str, float | None], ok, expected: str) -> None:  # type: ignore[no-untyped-def]
     for name, value in values.items():
-        if value is None:
+        if value is None and getattr(type(part), name, "no default") is None:
             continue
         if isinstance(value, bool) or not isinstance(value, numbers.Real) or not ok(value):
             raise InvalidInput(f"{_owner(part)}: {name}={value!r} is not usable; expected {expected}.")

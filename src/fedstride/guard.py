@@ -15,8 +15,8 @@ from fedstride.rows import Vec, norm
 class Guard:
     """Replies that cannot be used are left out, rounds with too few of them are tried again, wild steps are taken back."""
 
-    quorum: int | float = 0.5  # least number, or share, of the cohort that must answer
-    retries: int = 3  # of a round with too few answers, each with a newly drawn cohort
+    quorum: int | float = 0.5  # least number, or share, of those asked that must answer
+    retries: int = 5  # of a round with too few answers, each with a newly drawn cohort
     norm: float | None = None  # longest update that is taken, if there is to be such a bound
     explode: float = 1e6  # an update or a step so many times longer than the model and all updates before is refused
     rollbacks: int = 3  # rounds in a row whose step was taken back, before the run is stopped
@@ -35,16 +35,15 @@ class Guard:
             at_least_one(self, explode=self.explode)
 
     def least(self, cohort: int) -> int:
-        """How many of a cohort must answer."""
+        """How many of those asked must answer."""
         return max(1, math.ceil(self.quorum * cohort - 1e-9)) if isinstance(self.quorum, float) else self.quorum
 
-    def limit(self, x: Vec, longest: float) -> float:
-        """The longest update that is taken; `longest`: of all rounds before, 0 in the first, which has no measure."""
-        wild = self.explode * max(float(norm(x)), longest) if longest > 0 else math.inf
-        return min(wild, self.norm or math.inf)
+    def limit(self, usual: float) -> float:
+        """The longest message that is taken; `usual`: a length that is not wild, 0 if none is known."""
+        return self.explode * usual if usual > 0 else math.inf
 
-    def sound(self, new: Vec, x: Vec, longest: float) -> bool:
-        """Whether a step from x to new can be believed."""
+    def sound(self, new: Vec, x: Vec, usual: float) -> bool:
+        """Whether a step from x to new can be believed; `usual`: the length of the clients' steps."""
         if not bool(torch.isfinite(new).all()):
             return False
-        return longest == 0 or float(norm(new - x)) <= self.explode * max(float(norm(x)), longest)
+        return usual == 0 or float(norm(new - x)) <= self.explode * max(float(norm(x)), usual)

@@ -45,7 +45,7 @@ class Job:
 
 def prepare(config: Config) -> Job:
     """Load the data, deal it out, build the model."""
-    table = data.load(config.data.source, folder=config.data.folder, **config.data.options)
+    table = data.load(config.data.source, **{"folder": config.data.folder, **config.data.options})
     if config.data.normalise:
         table = normalised(table)
     clients = data.federate(table, deal(table, config.data))

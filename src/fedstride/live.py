@@ -22,14 +22,20 @@ class Stopped(Exception):
 
 def line(row: Row) -> str:
     """The figures of one round, in words."""
-    parts = [f"loss {row['train_loss']:.4f}"]
+    private = row["train_loss"] is None
+    parts = [] if private else [f"loss {row['train_loss']:.4f}"]
     if row["test_accuracy"] is not None:
         parts.append(f"accuracy {100 * row['test_accuracy']:.1f} %")
-    parts += [f"client step {row['client_step']:.3g}", f"server step {row['server_step']:.3g}"]
+    parts += [] if private else [f"client step {row['client_step']:.3g}"]
+    parts += [f"server step {row['server_step']:.3g}"]
     if row["trials"]:
         parts.append(f"trials {row['trials']:.1f}")
     if row["lost"]:
         parts.append(f"lost {row['lost']}")
+    if row["rollbacks"]:
+        parts.append("step taken back")
+    if row["epsilon"] is not None:
+        parts.append(f"epsilon {row['epsilon']:.3g}")
     return "  ".join(parts)
 
 

@@ -19,11 +19,13 @@ QUARTILES = ("min", "q25", "median", "q75", "max")  # of the history's client_st
 
 
 def numbers_of(row: Row) -> Iterator[tuple[str, float]]:
-    """Every number of a row under its name; those of a list as name/median or name/0; what is None has none."""
+    """Every number of a row under its name; those of a list as name/median or name/0, of a table as name/key; what is None has none."""
     for name, value in row.items():
         if isinstance(value, list | tuple):
             parts = QUARTILES if name == "client_steps" else map(str, range(len(value)))
             yield from numbers_of({f"{name}/{part}": v for part, v in zip(parts, value, strict=True)})
+        elif isinstance(value, dict):
+            yield from numbers_of({f"{name}/{part}": v for part, v in value.items()})
         elif isinstance(value, Real) and name != "round":  # the round is what the others are logged under
             yield name, float(value)
 

@@ -189,7 +189,8 @@ class RuleOptimizer(Optimizer):
 
     def _check(self, group: Group) -> None:
         self._rule(group)  # refuses what it cannot use
-        positive(self, batches_per_epoch=group.get("batches_per_epoch"))
+        if group.get("batches_per_epoch") is not None:
+            positive(self, batches_per_epoch=group["batches_per_epoch"])
 
 
 class Armijo(RuleOptimizer):

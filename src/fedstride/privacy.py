@@ -2,8 +2,8 @@
 
 McMahan, Ramage, Talwar, Zhang. Learning differentially private recurrent language models. ICLR 2018 (DP-FedAvg).
 Andrew, Thakkar, McMahan, Ramaswamy. Differentially private learning with adaptive clipping. NeurIPS 2021.
-Cohorts of a fixed size: Balle, Barthe, Gaboardi. Privacy amplification by subsampling. NeurIPS 2018, thm. 11; composed as in
-Zhu, Dong, Wang. Optimal accounting of differential privacy via characteristic function. AISTATS 2022, thm. 11.
+Cohorts of a fixed size: Balle, Barthe, Gaboardi. Privacy amplification by subsampling. NeurIPS 2018; composed as in
+Zhu, Dong, Wang. Optimal accounting of differential privacy via characteristic function. AISTATS 2022.
 Deviations: any scalar of a round, and not the adaptive clip's alone, shares the budget with the update, at ten times the
 noise multiplier; Andrew et al. take a twentieth of the cohort as the deviation of their count.
 """
@@ -122,11 +122,12 @@ class Privacy:
                 f"delta={delta:.2g}. Use a larger p, more clients, or Uniform(size)."
             )
         left = delta - releases * again
-        if releases == 0 or left <= 0:
+        noise = min(self.noise, 1e4)  # an upper bound still, and a grid that exists
+        if releases == 0 or left <= 0 or noise < 0.05:  # epsilon is in the hundreds, and takes long to find out
             return math.inf if releases else 0.0
         if share == 1:
-            return float(_accounting().get_epsilon_gaussian(self.noise / math.sqrt(releases), left))
-        loss = _composed(self.noise, share, isinstance(sampler, Uniform), releases)
+            return float(_accounting().get_epsilon_gaussian(noise / math.sqrt(releases), left))
+        loss = _composed(noise, share, isinstance(sampler, Uniform), releases)
         return float(loss.get_epsilon_for_delta(left)) - releases * math.log1p(-again)
 
     def _multiplier(self, name: str, scalars: int) -> float:

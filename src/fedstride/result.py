@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from fedstride import checkpoint
 from fedstride.algorithm import Algorithm
-from fedstride.errors import InvalidInput
-from fedstride.history import History
+from fedstride.errors import Corrupt, InvalidInput
+from fedstride.history import History, Row
 from fedstride.rows import Vec
 
 
@@ -70,13 +70,27 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
         if not (folder / name).is_file():
             raise InvalidInput(f"load: {folder} holds no {name}; expected a folder that run.save() wrote.")
     found, meta = checkpoint.read_tensors(folder / "model.safetensors")
-    weights = {name: found[name] for name in meta["names"]}
-    own = Weights(weights, meta["trainable"]) if model is None else copy.deepcopy(model)
+    names, trainable = meta.get("names"), meta.get("trainable")
+    if not isinstance(names, list) or not isinstance(trainable, list) or sorted(map(str, names)) != sorted(found):
+        raise Corrupt(f"load: {folder / 'model.safetensors'} does not say what its weights are.")
+    weights = {name: found[name] for name in names}
     try:
+        own = Weights(weights, trainable) if model is None else copy.deepcopy(model)
         own.load_state_dict(weights)
-    except RuntimeError as error:
+    except (RuntimeError, KeyError, AttributeError, TypeError) as error:
         raise InvalidInput(f"load: the weights in {folder} do not fit the model: {error}") from error
     tensors, about = checkpoint.read_tensors(folder / "run.safetensors")
-    rows = (folder / "history.jsonl").read_text().splitlines()
-    history = History(json.loads(row) for row in rows)
-    return Run(own.eval(), tensors["x"], history, engine=about.get("engine", {}))
+    x, engine = tensors.get("x"), about.get("engine", {})
+    if x is None or x.dim() != 1 or not x.is_floating_point() or not isinstance(engine, dict):
+        raise Corrupt(f"load: {folder / 'run.safetensors'} holds no model of a run.")
+    return Run(own.eval(), x, History(_rows(folder / "history.jsonl")), engine=engine)
+
+
+def _rows(path: Path) -> list[Row]:
+    try:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError, RecursionError) as error:
+        raise Corrupt(f"load: {path} is not readable ({error}).") from error
+    if not all(isinstance(row, dict) for row in rows):
+        raise Corrupt(f"load: {path} is no history; expected one JSON object a line.")
+    return rows

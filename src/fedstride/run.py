@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from torch import nn
 from fedstride import check
 from fedstride.algorithm import Algorithm
 from fedstride.check import LocalSteps
-from fedstride.checkpoint import Checkpoints, Clock, locked, newest
+from fedstride.checkpoint import Checkpoints, Clock, locked, newest, prune
 from fedstride.client.local import Options
 from fedstride.client.objective import Moon
 from fedstride.data.federation import federation
@@ -103,7 +103,8 @@ def train(
     if device is not None:
         try:
             model = copy.deepcopy(model).to(device)
-        except RuntimeError as error:
+            torch.ones((), device=device).item()  # `meta` computes nothing
+        except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
             raise InvalidInput(f"device={device!r} is not usable: {error}") from error
     rounds, seed = check.whole("rounds", rounds), check.whole("seed", seed, least=0)
     evaluate_every = check.whole("evaluate_every", evaluate_every)
@@ -139,6 +140,7 @@ def train(
     )
     steps = check.steps_of(local_steps, epochs, batch_size, federated.sizes)
     options, cohorts = Options(weight_decay, clip_norm), sampler(cohort, len(federated))
+    check.quorum(guard or Guard(), cohorts, chosen.privacy is not None)
     check.fits(chosen, task, options, cohorts, steps, tested=test is not None)
     with nullcontext() if when is None else locked(when.path):
         replica = Replica(model, probed.moving)
@@ -154,6 +156,7 @@ def _rounds(
     try:
         if when is not None:
             newest(when.path, session.resume)
+            prune(when)  # a crash may have come before it
             if session.round > rounds:
                 raise InvalidInput(
                     f"rounds={rounds}, and the checkpoint in {when.path} has {session.round} rounds already; "
@@ -164,16 +167,27 @@ def _rounds(
                 callback(Event(0, session.x.clone(), {"round": 0}))
         clock = None if when is None else Clock(when, session.round)
         while session.round < rounds:
-            with one_thread():
+            with one_thread(), _saved_when_it_fails(session, clock):
                 row = session.advance()
-            if when is not None and clock is not None and (clock.due(session.round) or session.round == rounds):
-                session.save(when)
-                clock.saved(session.round)
-            for callback in callbacks:
-                callback(Event(session.round, session.x.clone(), row))
+            if clock is not None and (clock.due(session.round) or session.round == rounds):
+                clock.save(session)
+            with _saved_when_it_fails(session, clock):
+                for callback in callbacks:
+                    callback(Event(session.round, session.x.clone(), row))
         return session.run()
     except Unsaved as error:
         error.run = session.run()
         raise
     finally:
         session.clients.close()
+
+
+@contextmanager
+def _saved_when_it_fails(session: Session, clock: Clock | None) -> Iterator[None]:
+    """No finished round is lost, even if saves are rare; an interrupted one leaves no trace."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        if clock is not None and session.whole and clock.round < session.round:
+            clock.save(session)
+        raise

@@ -52,6 +52,9 @@ class Tally:
     forwards: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     rollbacks: int = 0
+    lengths: dict[str, float] = field(default_factory=dict)  # root mean squares, by kind of message
+    medians: dict[str, float] = field(default_factory=dict)
+    measured: bool = False  # in the last attempt: the next one knows which messages are wild
     asked: list[int] = field(default_factory=list)  # in the last attempt, as the next two
     lost: dict[int, str] = field(default_factory=dict)
     wild: float | None = None  # the server's step, if it was taken back
@@ -103,7 +106,8 @@ class Session:
     guard: Guard = field(default_factory=Guard)
     private: State = field(init=False)
     releases: int = field(init=False, default=0)  # of private sums
-    longest: float = field(init=False, default=0.0)  # root mean square of a round's updates, over all rounds
+    usual: dict[str, float] = field(init=False)  # longest root mean square of a round's gradients and updates
+    whole: bool = field(init=False, default=True)  # False while one round's state takes the place of another's
     log: bytearray = field(init=False, default_factory=bytearray)  # the history as JSON lines
     weight: float = field(init=False)  # of the whole federation
     sizes: Sequence[int] = field(init=False)
@@ -115,6 +119,7 @@ class Session:
         self.sizes = array("q", self.task.clients.sizes)  # samplers turn it into a tensor at once
         self.server = a.server.init(self.x)
         self.drift = a.drift.init(self.x) if a.drift is not None else {}
+        self.usual = dict.fromkeys(("gradient", "update"), 0.0)
         self.private = a.privacy.init(self.x) if a.privacy is not None else {}
         self.down = {k: v[None] for k, v in feedback.memory(self.x).items()} if a.feeds_back_down else {}
 
@@ -126,9 +131,12 @@ class Session:
     @property
     def output(self) -> Vec:
         """What is evaluated and returned; training goes on from x."""
+        return self._output(self.x, self.server, self.mean)
+
+    def _output(self, x: Vec, server: State, mean: Vec) -> Vec:
         if self.algorithm.readout == "server":
-            return self.algorithm.server.output(self.x, self.server)
-        return self.mean if self.algorithm.readout == "average" else self.x
+            return self.algorithm.server.output(x, server)
+        return mean if self.algorithm.readout == "average" else x
 
     def advance(self) -> Row:
         """One round: it is tried again with other clients if too few of them could be used."""
@@ -140,18 +148,15 @@ class Session:
             self._refuse_hopeless(t, tally)
             tally.attempts += 1
             taken = self._attempt(t, tally)
-        self.clients.commit()
-        before, self.moved = self.moved, taken.x - self.x
-        self.x, self.stats, self.server, self.drift = taken.x, taken.stats, taken.server, taken.drift
-        self.down, self.private = taken.down, taken.private
+        moved, iterates = taken.x - self.x, self.mean
         if (
             self.algorithm.readout == "average"
         ):  # polynomial decay with eta = 8: Shamir, Zhang. ICML 2013, for non-smooth SGD
-            self.mean = self.mean + 9 / (t + 9) * (self.x - self.mean)
-
+            iterates = iterates + 9 / (t + 9) * (taken.x - iterates)
         loss, accuracy = None, None
         if self.test is not None and ((t + 1) % self.evaluate_every == 0 or t + 1 == self.task.rounds):
-            loss, accuracy = self.clients.evaluate(self.output, self.stats, self.test)
+            output = self._output(taken.x, taken.server, iterates)
+            loss, accuracy = self.clients.evaluate(output, taken.stats, self.test)
         mean, metrics = taken.mean, taken.metrics
         update = mean.fields.get("raw", mean.update)  # FedNova's clients upload Delta_i / a_i
         p = torch.tensor([self.task.weights[c] for c in taken.answered], dtype=torch.float64, device="cpu")
@@ -165,13 +170,13 @@ class Session:
             "train_loss": average("train_loss"),
             "test_loss": loss,
             "test_accuracy": accuracy,
-            "server_step": float(self.server["eta"]),
+            "server_step": float(taken.server["eta"]),
             "client_step": average("client_step"),
             "client_steps": _quartiles(metrics["client_step"]),
             "trials": average("trials"),
             "failed": int(metrics["failed"].sum()),
             "update": float(norm(update)),
-            "turn": _cosine(self.moved, before),
+            "turn": _cosine(moved, self.moved),
             "drift": _drift(mean, update),
             "compression": taken.compression,
             "bytes_up": tally.bytes_up,
@@ -188,39 +193,47 @@ class Session:
         }
         if self.algorithm.privacy is not None:
             row |= dict.fromkeys(RAW)
-        self._append(row)
+        self.whole = False
+        self.clients.commit()
+        self.x, self.stats, self.moved, self.mean = taken.x, taken.stats, moved, iterates
+        self.server, self.drift, self.down, self.private = taken.server, taken.drift, taken.down, taken.private
+        self.usual = {kind: max(known, tally.lengths.get(kind, 0.0)) for kind, known in self.usual.items()}
+        self.history.append(row)
         self.log += json.dumps(row).encode() + b"\n"
+        self.whole = True
         return row
 
     def _attempt(self, t: int, tally: Tally) -> Taken | None:
         """The exchanges and the server step; None if they came to nothing. Nothing of the session changes."""
         a, x = self.algorithm, self.x
         cohort = self._cohort(t, tally.attempts)
-        least = self.guard.least(len(cohort))
         broadcast = {**a.server.broadcast(self.server), **self.drift, **self.private}
         stats = len(self.stats) if self.task.buffers == "average" else 0
         down, errors = self.down, [0.0]
-        tally.asked, tally.lost, tally.wild = [c for c, _ in cohort], {}, None
+        tally.asked, tally.lost, tally.wild, tally.measured = [c for c, _ in cohort], {}, None, False
         numbers = len(x) + stats + sum(v.numel() for v in broadcast.values())
         tally.bytes_down += numbers * x.element_size() * len(cohort)
 
         if a.exchanges_gradients:
-            reply = self.clients.exchange(send_gradients(a, self.options), x, self.stats, broadcast, t, cohort)
+            least, limit = self.guard.least(len(cohort)), self.guard.limit(self._measure("gradient", tally))
+            reply = self.clients.exchange(send_gradients(a, self.options), x, self.stats, broadcast, t, cohort, limit)
             tally.count(reply)
             cohort = [one for one in cohort if one[0] not in reply.lost]  # who sent no gradient cannot be corrected
-            if len(cohort) < least:
+            if len(cohort) < least or self._some_explode("gradient", reply, tally):
                 return None
             broadcast["gradient"], down, size, error = self._compressed_gradient(reply.fields["gradient"])
             errors += [_relative_error(reply), error]
             tally.bytes_down += size * len(cohort)
 
-        limit = self.guard.limit(x, self.longest)
+        least, limit = self.guard.least(len(cohort)), self.guard.limit(self._measure("update", tally))
         total = None if a.aggregate is None else a.aggregate.start()
-        reply = self.clients.exchange(train(a, self.options), x, self.stats, broadcast, t, cohort, limit, total)
+        reply = self.clients.exchange(
+            train(a, self.options), x, self.stats, broadcast, t, cohort, min(limit, self.guard.norm or limit), total
+        )
         tally.count(reply)
         errors.append(_relative_error(reply))
         answered = [c for c, _ in cohort if c not in reply.lost]
-        if len(answered) < least:
+        if len(answered) < least or self._some_explode("update", reply, tally):
             return None
         fields, private = dict(reply.fields), dict(self.private)
         new_stats = fields.pop("stats", self.stats)
@@ -233,11 +246,12 @@ class Session:
         if a.drift is not None:
             a.drift.absorb(mean.fields, mean.share, drift)
         new = a.server.step(x, mean, server)
-        if not self.guard.sound(new, x, self.longest):
+        usual = max(self.usual["update"], tally.lengths["update"])
+        if not self.guard.sound(new, x, usual):
             tally.rollbacks, tally.wild = 1, float(server["eta"])
             server = {**self.server, "eta": torch.ones_like(self.server["eta"])}
             new = x - mean.fields.get("raw", mean.update)  # the plain mean of the clients' models
-            if not self.guard.sound(new, x, self.longest) or self._rolled_back_too_often():
+            if not self.guard.sound(new, x, usual) or self._rolled_back_too_often():
                 return None
         return Taken(new, new_stats, server, drift, down, private, mean, reply.metrics, answered, max(errors))
 
@@ -258,20 +272,32 @@ class Session:
         last = self.history[-self.guard.rollbacks :] if self.guard.rollbacks else []
         return len(last) == self.guard.rollbacks and all(row["rollbacks"] for row in last)
 
-    def _append(self, row: Row) -> None:
-        self.history.append(row)
-        self.longest = max(self.longest, math.hypot(row["update"], row["drift"] or 0.0))
+    def _measure(self, kind: str, tally: Tally) -> float:
+        """A length that is not wild: of the model, and of the messages so far; in the first round, of the cohort's median."""
+        known = self.usual[kind]
+        return max(known, float(norm(self.x))) if known and kind == "update" else known or tally.medians.get(kind, 0.0)
+
+    def _some_explode(self, kind: str, reply: Reply, tally: Tally) -> bool:
+        """Whether messages of the first round, which has no measure yet, are wild beside the others'; then there is one."""
+        lengths = reply.metrics["square"].double().sqrt()
+        tally.lengths[kind] = float(lengths.square().mean().sqrt())
+        median, most = float(lengths.median()), float(lengths.max())
+        if self.usual[kind] or kind in tally.medians or not most > self.guard.limit(median):
+            return False
+        tally.medians[kind], tally.measured = median, True
+        tally.refused["too long"] += int((lengths > self.guard.limit(median)).sum())
+        return True
 
     def _refuse_hopeless(self, t: int, tally: Tally) -> None:
         """Stop if the round was tried often enough, or would only be repeated."""
         same = self._cohort(t, tally.attempts + 1) == self._cohort(t, tally.attempts)
-        repeated = same and set(tally.lost.values()) <= set(OWN_FAULT)
+        repeated = same and not tally.measured and set(tally.lost.values()) <= set(OWN_FAULT)
         enough = tally.wild is not None and self._rolled_back_too_often()
         if tally.attempts <= self.guard.retries and not repeated and not enough:
             return
         broken = [c for c, why in tally.lost.items() if why in OWN_FAULT]
         where = f"The last good model, of round {t}, and the history are in error.run."
-        if tally.wild is not None or 2 * len(broken) >= len(tally.lost):
+        if tally.wild is not None or (broken and 2 * len(broken) >= len(tally.lost)):
             what = (
                 f"the server step of size {tally.wild:.3g}"
                 if tally.wild is not None
@@ -304,7 +330,7 @@ class Session:
         tensors = {f"{name}/{k}": v for name, part in parts.items() for k, v in part.items()}
         tensors |= {name: getattr(self, name) for name in VECTORS}
         tensors["history"] = torch.frombuffer(self.log, dtype=torch.uint8)  # pack() copies it
-        meta = {"kind": "checkpoint", "about": self._about, "releases": self.releases}
+        meta = {"kind": "checkpoint", "about": self._about, "releases": self.releases, "usual": self.usual}
         checkpoint.write(when, self.round, tensors, meta)
 
     def resume(self, path: Path) -> None:
@@ -318,10 +344,12 @@ class Session:
                     f"checkpoint={str(path.parent)!r} belongs to another run: {name} was {about.get(name)!r} and is "
                     f"{value!r}. Use the same arguments, or another folder."
                 )
-        log, releases = tensors.pop("history", None), meta.get("releases")
+        log, releases, usual = tensors.pop("history", None), meta.get("releases"), meta.get("usual")
         history = checkpoint.history(path, log)
-        if log is None or not isinstance(releases, int):
-            raise Corrupt(f"{path}: it does not say what was released.")
+        if not isinstance(releases, int) or not isinstance(usual, dict) or usual.keys() != self.usual.keys():
+            raise Corrupt(f"{path}: it does not say what was released, and how long messages are.")
+        if not all(isinstance(v, int | float) for v in usual.values()):
+            raise Corrupt(f"{path}: lengths of messages are {usual}.")
         expected = {name: getattr(self, name) for name in VECTORS}
         expected |= {f"{name}/{k}": v for name in PARTS for k, v in getattr(self, name).items()}
         for key, v in expected.items():
@@ -337,9 +365,8 @@ class Session:
             setattr(self, name, tensors[name].to(device))
         for name in PARTS:
             setattr(self, name, {k: v.to(device) for k, v in part(name).items()})
-        self.history, self.log, self.releases, self.longest = History(), bytearray(log.numpy()), releases, 0.0
-        for row in history:
-            self._append(row)
+        self.history, self.log = History(history), bytearray(log.numpy())  # type: ignore[union-attr]
+        self.releases, self.usual = releases, usual
 
     def _cohort(self, t: int, attempt: int) -> list[tuple[int, int]]:
         """(client, local steps), longest first: who starts last should not be who ends last."""

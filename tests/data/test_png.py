@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 import pytest
 
@@ -37,6 +39,15 @@ BAD = {
     "interlaced": (raw.png(PIXELS[3], [1] * 6, interlaced=1), "interlaced 1"),
     "missing lines": (raw.png(PIXELS[3], [1] * 5), "pic.png: not a PNG"),
 }
+
+
+@pytest.mark.parametrize("side", [7, 2**31, 2**32 - 1])
+def test_a_head_that_declares_more_than_there_is_is_refused(side):
+    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    start = len(png.SIGNATURE)
+    data = GOOD[:start] + raw.chunk(b"IHDR", head) + GOOD[start + 25 :]
+    with pytest.raises(fs.InvalidInput, match=r"pic.png: not a PNG"):
+        png.decode(data, "pic.png")
 
 
 @pytest.mark.parametrize("case", BAD)

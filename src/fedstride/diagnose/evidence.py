@@ -225,4 +225,8 @@ class Evidence:
     def quartiles(self) -> list[list[float]]:
         """Of the clients' steps, in the last rounds."""
         rows = [row.get("client_steps") for row in end(self.record.rows)]
-        return [row for row in rows if isinstance(row, list) and len(row) == 5 and None not in row]
+        return [row for row in rows if isinstance(row, list) and len(row) == 5 and all(map(_is_step, row))]
+
+
+def _is_step(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf

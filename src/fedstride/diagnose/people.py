@@ -55,7 +55,8 @@ def participation(e: Evidence) -> list[Finding]:
     lost, there = e.record.total("lost"), e.record.total("participants")
     part = lost / (lost + there) if lost else 0.0
     if part > limits.LOST:
-        says = f"{lost:,.0f} of {lost + there:,.0f} answers were lost ({share(part)}); the mean leans to the others."
+        why = ", ".join(f"{reason} {count:,}" for reason, count in e.record.refused().most_common(3))
+        says = f"{lost:,.0f} of {lost + there:,.0f} clients were lost ({why or share(part)}); the mean leans to the others."
         advice = ("more clients per round, so that those who answer still make a mean: --set training.cohort",)
         found.append(Finding("lost clients", "watch", says, advice))
     return found

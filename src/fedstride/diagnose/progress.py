@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from fedstride.diagnose import limits
 from fedstride.diagnose.evidence import Evidence, sixths
 from fedstride.diagnose.finding import Finding, number, share
@@ -31,7 +33,7 @@ def overfitting(e: Evidence) -> Finding | None:
     best = min(range(6), key=tested.__getitem__)
     if not e.came_back("test_loss") or trained[-1] >= trained[best]:
         return Finding("overfitting", "fine", "The test loss does not rise while the training loss falls.")
-    rise = tested[-1] / tested[best] - 1
+    rise = tested[-1] / tested[best] - 1 if tested[best] > 0 else math.inf
     at = round((best + 0.5) * e.rounds / 6)
     says = (
         f"The test loss has risen by {share(rise)} since about round {at}, to {number(tested[-1])}, while the training loss fell "
@@ -103,7 +105,7 @@ def _plateau(e: Evidence) -> Finding:
 def _improving(e: Evidence) -> Finding:
     assert e.loss is not None
     parts = sixths(e.known(e.watched))
-    gain = 1 - parts[5] / parts[3]
+    gain = 1 - parts[5] / parts[3] if parts[3] > 0 else 0.0
     says = (
         f"Still improving: the {WORDS[e.watched]} fell by {share(gain)} in the last third of {_count(e.rounds)}, "
         f"to {number(e.known(e.watched)[-1])}."

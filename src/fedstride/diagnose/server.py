@@ -35,6 +35,15 @@ def server_step(e: Evidence) -> Finding | None:
     return Finding("server step", "fine", f"The server step is {number(usual)} at the end, {number(most)} at most.")
 
 
+def taken_back(e: Evidence) -> Finding | None:
+    """Steps of the server that left the finite numbers or went far too far."""
+    times = e.record.total("rollbacks")
+    if not times:
+        return None
+    says = f"{times:,.0f} steps of the server were taken back, for a plain mean of the clients' models: they went far too far."
+    return Finding("steps taken back", "cause" if e.bad else "watch", says, _bounded(e) if _extrapolates(e) else ())
+
+
 def explodes(e: Evidence) -> bool:
     """A server step far above 1, and nothing gained by it."""
     return _extrapolates(e) and max(e.known("server_step"), default=1.0) > limits.EXPLODES and e.bad and not e.small

@@ -19,6 +19,7 @@ from fedstride.result import Run
 JUDGES: tuple[Callable[[Evidence], Finding | list[Finding] | None], ...] = (
     people.participation,
     server.server_step,
+    server.taken_back,
     rules.line_search,
     server.compression,
     steps.step_length,

@@ -89,13 +89,16 @@ def _first_usable(
 
 
 def _unsound(fields: State, metrics: State, limit: float, distrust: bool) -> dict[int, str]:
-    """Rows that are not finite or too long. Sums tell, and read each number once."""
+    """Rows that are not finite or too long, by their squared length, which becomes a metric. Sums read a number once."""
     sums = [v.sum(1) for v in fields.values() if v.is_floating_point()]
     finite = torch.isfinite(torch.stack(sums)).all(0) & metrics["finite"][:, 0].bool().to(sums[0].device)
     found = {row: "not finite" for row, ok in enumerate(finite.tolist()) if not ok}
-    if "square" in fields and limit < math.inf:
-        square = fields["square"][:, 0]
-        if distrust:  # a client that lies about its update may lie about its length
-            square = torch.maximum(square, sq(fields["update"])[:, 0])
-        found |= {row: "too long" for row, s in enumerate(square.tolist()) if row not in found and not s <= limit**2}
-    return found
+    if "gradient" in fields:
+        square = sq(fields["gradient"])
+    elif distrust:  # a client that lies about its update may lie about its length
+        square = torch.maximum(fields["square"], sq(fields["update"]))
+    else:
+        square = fields["square"]
+    metrics["square"] = square
+    long = (square[:, 0] > limit * limit).tolist() if limit < math.inf else []
+    return {row: "too long" for row, beyond in enumerate(long) if beyond} | found

@@ -175,7 +175,8 @@ class FileStore:
         for client, slot in enumerate(self.slots.tolist()):
             if slot != NONE and self.file.checksum(slot) != int(self.sums[client]):
                 raise Corrupt(f"{self.file.path}: what client {client} remembers is damaged, or of another checkpoint.")
-        self.held = [[s for age, s in held.tolist() if age == a] for a in range(self.keep - 1)]
+        oldest_first = range(max((age for age, _ in held.tolist()), default=-1) + 1)
+        self.held = [[s for age, s in held.tolist() if age == a] for a in oldest_first]
         self.free = sorted(set(range(self.end)) - set(taken))
         self.replaced = []
         self.staged.clear()

@@ -26,7 +26,7 @@ MODELS: dict[str, Callable[..., Network]] = {
 }
 
 
-def build(name: str, shape: Sequence[int], classes: int, **options: Any) -> Network:
+def build(name: str, shape: Sequence[int], classes: int, /, **options: Any) -> Network:
     """A model for samples of this shape, with one score per class; options are those of the model's class."""
     if name not in MODELS:
         raise InvalidInput(f"model={name!r} is unknown; {nearest(str(name), MODELS)}")
@@ -38,4 +38,11 @@ def build(name: str, shape: Sequence[int], classes: int, **options: Any) -> Netw
             raise InvalidInput(f"{name}: option {option!r} is unknown; {hint}")
     if isinstance(classes, bool) or not isinstance(classes, int) or classes < 1:
         raise InvalidInput(f"{name}: classes={classes!r} is not usable; expected a whole number >= 1 (regression: 1).")
-    return kind(tuple(shape), classes, **options)
+    try:
+        return kind(tuple(shape), classes, **options)
+    except InvalidInput:
+        raise
+    except (TypeError, ValueError, RuntimeError, OverflowError, ZeroDivisionError) as error:
+        raise InvalidInput(
+            f"{name}: it cannot be built with {options} for inputs of shape {tuple(shape)}: {error}"
+        ) from error

@@ -21,9 +21,9 @@ class Softmax(Network):
 
 
 class MLP(Network):
-    """Fully-connected layers with ReLU; `hidden` are their widths."""
+    """Fully-connected layers with ReLU; `hidden` are their widths, or the only one."""
 
-    def __init__(self, shape: Shape, classes: int, hidden: tuple[int, ...] = (200, 200)) -> None:
-        widths = (math.prod(shape), *hidden)
+    def __init__(self, shape: Shape, classes: int, hidden: int | tuple[int, ...] = (200, 200)) -> None:
+        widths = (math.prod(shape), *((hidden,) if isinstance(hidden, int) else hidden))
         layers = [layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())]
         super().__init__(nn.Sequential(nn.Flatten(), *layers), nn.Linear(widths[-1], classes))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedstride.report import theme
-from fedstride.report.read import Comparison, Record, Series
+from fedstride.report.read import Comparison, Record, Series, refused_in
 
 Trace = dict[str, Any]
 CURVES = {  # column: (title, what it is)
@@ -23,7 +23,9 @@ CURVES = {  # column: (title, what it is)
     "server_step": ("Server step", "How far the server goes along the mean update."),
     "trials": ("Line-search trials", "Per local step."),
     "drift": ("Drift", "How far the clients' updates are from their mean."),
+    "epsilon": ("Privacy spent", "Epsilon so far."),
 }
+ALONE = ("test_accuracy", "server_step", "trials", "drift", "epsilon")
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,10 @@ def plain(text: object) -> str:
 def of_run(run: Record) -> list[Chart]:
     failed = run.total("failed")
     extra = {"trials": f" {failed:,.0f} searches found no step." if failed else ""}
-    single = {key: _single(run, key, extra.get(key, "")) for key in ("test_accuracy", "server_step", "trials", "drift")}
+    single = {key: _single(run, key, extra.get(key, "")) for key in ALONE}
     found = [single["test_accuracy"], _loss(run), _client_steps(run), single["server_step"], single["trials"]]
-    return _paired([c for c in (*found, single["drift"], left_behind(run.clients), partition(run.clients)) if c])
+    more = (single["drift"], single["epsilon"], _left_out(run), left_behind(run.clients), partition(run.clients))
+    return _paired([c for c in (*found, *more) if c])
 
 
 def of_comparison(comparison: Comparison) -> list[Chart]:
@@ -93,6 +96,19 @@ def _client_steps(run: Record) -> Chart | None:
     about = f"Client step sizes: the median {_course(median)}; all lie between {min(low):.3g} and {max(high):.3g}."
     note = "Spread over the clients of each round's cohort."
     return _curves("client_steps", "Client step size", note, traces, low + high, about, showlegend=True)
+
+
+def _left_out(run: Record) -> Chart | None:
+    """How many answers of each round could not be used, by reason."""
+    reasons = run.refused()
+    if not reasons:
+        return None
+    by_round = [refused_in(row) for row in run.rows]
+    rounds: dict[str, Series] = {reason: [float(r[reason]) for r in by_round] for reason in reasons}
+    traces = [line(values, reason, i) for i, (reason, values) in enumerate(rounds.items())]
+    about = "Answers left out: " + ", ".join(f"{reason} {count:,}" for reason, count in reasons.items()) + "."
+    every = [v for values in rounds.values() for v in values]
+    return _curves("refused", "Answers left out", "By reason, in each round.", traces, every, about, showlegend=True)
 
 
 def _compared(comparison: Comparison, key: str) -> Chart | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -42,6 +43,10 @@ class Record:
     def total(self, *names: str) -> float:
         return sum(v or 0 for name in names for v in self.column(name))
 
+    def refused(self) -> Counter[str]:
+        """What was left out over all rounds, by reason."""
+        return sum(map(refused_in, self.rows), Counter[str]())
+
     def axes(self) -> dict[str, list[float]]:
         """The three currencies that a curve can be drawn against, summed up over the rounds."""
         rounds = [v if v is not None else i + 1 for i, v in enumerate(self.column("round"))]
@@ -52,6 +57,12 @@ class Record:
             "bytes": list(accumulate(traffic)),
             "gradients": list(accumulate(v or 0 for v in gradients)),
         }
+
+
+def refused_in(row: Row) -> Counter[str]:
+    found = row.get("refused")
+    known = found.items() if isinstance(found, dict) else ()
+    return Counter({str(reason): int(n) for reason, count in known if (n := _number(count)) is not None})
 
 
 @dataclass(frozen=True)
@@ -126,9 +137,15 @@ def _clients(folder: Path) -> dict[str, Any]:
             raise InvalidInput(f"report: {path}: {key!r} is not usable; expected one entry per client.")
     labels = found.get("labels") or []
     classes = found.get("classes") or (range(len(labels[0])) if labels else [])
-    if any(len(row) != len(classes) for row in labels):
+    if any(len(row) != len(classes) or not all(map(_is_count, row)) for row in labels) or not all(
+        map(_is_count, sizes)
+    ):
         raise InvalidInput(f"report: {path}: 'labels' is not usable; expected one count per class and client.")
     return {**found, "classes": [str(name) for name in classes]}
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -110,7 +110,12 @@ def _numbers(run: Record) -> list[tuple[str, str, str]]:
     found.append(("Sample gradients", short(run.total("gradients")), trials))
     found.append(("Time", duration(seconds), f"{duration(seconds / rounds)} a round"))
     if lost:
-        found.append(("Lost answers", short(lost), "of clients that did not reply"))
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in run.refused().most_common(3))
+        found.append(("Lost clients", short(lost), reasons or "of clients that did not reply"))
+    if back := run.total("rollbacks"):
+        found.append(("Steps taken back", short(back), "the server's, for a plain mean"))
+    if (epsilon := run.last("epsilon")) is not None:
+        found.append(("Privacy", f"ε = {epsilon:.3g}", "spent so far"))
     return found
 
 

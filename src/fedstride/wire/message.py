@@ -18,10 +18,10 @@ FORMAT = 2
 
 
 def pack(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> bytes:
-    """An ordinary safetensors file; the facts and the checksum are in its header."""
+    """An ordinary safetensors file; its header holds the checksum and the facts."""
     own = {k: v.detach().cpu().clone().contiguous() for k, v in tensors.items()}
     text = json.dumps({"format": FORMAT, **meta})
-    return save(own, {"fedstride": text, "sha256": _digest(own, text)})
+    return save(own, {"fedstride": f"{_digest(own, text)} {text}"})
 
 
 def unpack(data: bytes, what: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -29,9 +29,9 @@ def unpack(data: bytes, what: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         tensors = load(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
-        text = header.get("fedstride", "{}")
+        digest, _, text = header.get("fedstride", " {}").partition(" ")
         meta = json.loads(text)
-        whole = header.get("sha256") == _digest(tensors, text)
+        whole = digest == _digest(tensors, text)
     except (SafetensorError, ValueError, AttributeError, TypeError, OverflowError, RecursionError, KeyError) as error:
         raise Corrupt(f"{what}: not readable ({error}).") from error
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:

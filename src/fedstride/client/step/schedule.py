@@ -36,7 +36,7 @@ class Stepwise:
 
     def __post_init__(self) -> None:
         positive(self, factor=self.factor)
-        if not all(0 < a < 1 for a in self.at):
+        if not isinstance(self.at, tuple | list) or not all(isinstance(a, int | float) and 0 < a < 1 for a in self.at):
             raise InvalidInput(f"Stepwise: at={self.at!r} is not usable; expected fractions between 0 and 1.")
 
     def __call__(self, round: int, rounds: int) -> float:
@@ -44,4 +44,10 @@ class Stepwise:
 
 
 def rate(lr: float, schedule: Schedule | None, round: int, rounds: int) -> float:
-    return lr if schedule is None else lr * schedule(round, rounds)
+    if schedule is None:
+        return lr
+    if not callable(schedule):
+        raise InvalidInput(
+            f"schedule={schedule!r} is not usable; expected a function (round, rounds) -> factor, or None."
+        )
+    return lr * schedule(round, rounds)
