@@ -101,7 +101,7 @@ def test_finished_rounds_are_saved_before_a_run_is_given_up(tmp_path):
 def test_updates_beyond_the_norm_are_left_out():
     free = learn("fedavg", rounds=1)
     bound = free.history[0]["update"] / 1e3
-    with pytest.raises(fs.Diverged, match="far|exploded"):
+    with pytest.raises(fs.Diverged, match="exploded"):
         learn("fedavg", rounds=1, guard=fs.Guard(norm=bound))
     assert same_bits(learn("fedavg", rounds=1, guard=fs.Guard(norm=1e3)), free)
 

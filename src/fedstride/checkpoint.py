@@ -49,7 +49,7 @@ class Checkpoints:
             if not allowed and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise InvalidInput(f"Checkpoints: {name}={value!r} is not usable; expected a whole number >= 1.")
         positive(self, seconds=self.seconds)
-        if self.path.exists() and not self.path.is_dir():
+        if os.path.exists(self.path) and not os.path.isdir(self.path):  # False too for names that no file can have
             raise InvalidInput(f"checkpoint={str(self.folder)!r} is a file; expected a folder.")
 
     @property
@@ -154,8 +154,9 @@ def prune(when: Checkpoints) -> None:
         old.unlink(missing_ok=True)
 
 
-def history(path: Path, log: Tensor | None) -> list[Row]:
+def history(path: Path, tensors: Mapping[str, Tensor]) -> list[Row]:
     """The rows of a checkpoint's history, which is JSON lines as bytes."""
+    log = tensors.get("history")
     if log is None or log.dtype != torch.uint8:
         raise Corrupt(f"{path}: it holds no history.")
     try:
@@ -170,7 +171,11 @@ def history(path: Path, log: Tensor | None) -> list[Row]:
 def _is_row(row: Any, round: int) -> bool:
     if not isinstance(row, dict) or row.keys() != COLUMNS.keys() or row["round"] != round:
         return False
-    return isinstance(row["rollbacks"], int)
+    numbers = [v for name, v in row.items() if name not in ("client_steps", "refused")]
+    steps, refused = row["client_steps"] or [], row["refused"]
+    if not isinstance(steps, list) or not isinstance(refused, dict) or not isinstance(row["rollbacks"], int):
+        return False
+    return all(isinstance(v, int | float | None) for v in (*numbers, *steps, *refused.values()))
 
 
 def newest(folder: Path, use: Callable[[Path], T]) -> T | None:

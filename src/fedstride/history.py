@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -36,11 +38,38 @@ COLUMNS = {
 }
 
 
-class History(list[Row]):
-    """Rows as dictionaries; history["train_loss"] is a column; frame() a pandas frame."""
+class History(Sequence[Row]):
+    """Rows as dictionaries; history["train_loss"] is a column; frame() a pandas frame.
+
+    It is kept as JSON lines, which take a third of the memory: a run may have many thousand rounds.
+    """
+
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
+        self.lines = [json.dumps(row) for row in rows]
+
+    def append(self, row: Row) -> None:
+        self.lines.append(json.dumps(row))
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def __iter__(self) -> Iterator[Row]:
+        return map(json.loads, self.lines)
 
     def __getitem__(self, key: Any) -> Any:
-        return [row[key] for row in self] if isinstance(key, str) else super().__getitem__(key)
+        if isinstance(key, str):
+            return [row[key] for row in self]
+        return [json.loads(line) for line in self.lines[key]] if isinstance(key, slice) else json.loads(self.lines[key])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    def __repr__(self) -> str:
+        return f"History({list(self)})"
+
+    def text(self) -> str:
+        """As JSON lines."""
+        return "".join(line + "\n" for line in self.lines)
 
     def frame(self) -> pd.DataFrame:
         return pd.DataFrame(list(self), columns=list(COLUMNS))

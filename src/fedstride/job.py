@@ -21,6 +21,7 @@ from fedstride.checkpoint import NEW, append, locked, replace_file
 from fedstride.config import Config, Data, resolve, to_toml
 from fedstride.engine.local import cores
 from fedstride.errors import InvalidInput
+from fedstride.history import History, Row
 from fedstride.losses import correct
 from fedstride.result import Run
 from fedstride.run import Event, train
@@ -110,7 +111,7 @@ def _execute(job: Job, folder: Path, callbacks: Sequence[Callable[[Event], objec
     replace_file(folder / CONFIG, to_toml(config))
     about = environment()
     replace_file(folder / ENVIRONMENT, json.dumps(about, indent=2))
-    replace_file(folder / HISTORY, "".join(json.dumps(row) + "\n" for row in _history(folder)))
+    replace_file(folder / HISTORY, History(_history(folder)).text())
 
     def log(event: Event) -> None:
         if event.round > 0:
@@ -169,11 +170,6 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _history(folder: Path) -> list[dict[str, Any]]:
+def _history(folder: Path) -> list[Row]:
     """The rounds that the checkpoint knows: a crash may have come between it and the log."""
-    return (
-        checkpoint.newest(
-            folder, lambda path: checkpoint.history(path, checkpoint.read_tensors(path)[0].get("history"))
-        )
-        or []
-    )
+    return checkpoint.newest(folder, lambda path: checkpoint.history(path, checkpoint.read_tensors(path)[0])) or []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,8 +38,7 @@ class Run:
         checkpoint.write_tensors(folder / "model.safetensors", weights, about)
         meta = {"algorithm": repr(self.algorithm), "engine": self.engine}
         checkpoint.write_tensors(folder / "run.safetensors", {"x": self.x}, meta)
-        lines = "".join(json.dumps(row) + "\n" for row in self.history)
-        checkpoint.replace_file(folder / "history.jsonl", lines)
+        checkpoint.replace_file(folder / "history.jsonl", self.history.text())
         return folder
 
 
@@ -65,9 +65,11 @@ class Weights(nn.Module):
 
 def load(folder: str | Path, model: nn.Module | None = None) -> Run:
     """A saved run. Its weights go into a copy of the model, if one is given; a file holds no code, so none is run."""
+    if not isinstance(folder, str | Path):
+        raise InvalidInput(f"load: folder={folder!r} is not usable; expected the folder of a run.")
     folder = Path(folder)
     for name in ("model.safetensors", "run.safetensors", "history.jsonl"):
-        if not (folder / name).is_file():
+        if not os.path.isfile(folder / name):  # which is False too for names that no file can have
             raise InvalidInput(f"load: {folder} holds no {name}; expected a folder that run.save() wrote.")
     found, meta = checkpoint.read_tensors(folder / "model.safetensors")
     names, trainable = meta.get("names"), meta.get("trainable")

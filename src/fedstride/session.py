@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import time
@@ -108,7 +107,6 @@ class Session:
     releases: int = field(init=False, default=0)  # of private sums
     usual: dict[str, float] = field(init=False)  # longest root mean square of a round's gradients and updates
     whole: bool = field(init=False, default=True)  # False while one round's state takes the place of another's
-    log: bytearray = field(init=False, default_factory=bytearray)  # the history as JSON lines
     weight: float = field(init=False)  # of the whole federation
     sizes: Sequence[int] = field(init=False)
 
@@ -199,7 +197,6 @@ class Session:
         self.server, self.drift, self.down, self.private = taken.server, taken.drift, taken.down, taken.private
         self.usual = {kind: max(known, tally.lengths.get(kind, 0.0)) for kind, known in self.usual.items()}
         self.history.append(row)
-        self.log += json.dumps(row).encode() + b"\n"
         self.whole = True
         return row
 
@@ -329,7 +326,7 @@ class Session:
         parts = {name: getattr(self, name) for name in PARTS} | {"clients": self.clients.state()}
         tensors = {f"{name}/{k}": v for name, part in parts.items() for k, v in part.items()}
         tensors |= {name: getattr(self, name) for name in VECTORS}
-        tensors["history"] = torch.frombuffer(self.log, dtype=torch.uint8)  # pack() copies it
+        tensors["history"] = torch.frombuffer(bytearray(self.history.text().encode()), dtype=torch.uint8)
         meta = {"kind": "checkpoint", "about": self._about, "releases": self.releases, "usual": self.usual}
         checkpoint.write(when, self.round, tensors, meta)
 
@@ -344,8 +341,7 @@ class Session:
                     f"checkpoint={str(path.parent)!r} belongs to another run: {name} was {about.get(name)!r} and is "
                     f"{value!r}. Use the same arguments, or another folder."
                 )
-        log, releases, usual = tensors.pop("history", None), meta.get("releases"), meta.get("usual")
-        history = checkpoint.history(path, log)
+        history, releases, usual = checkpoint.history(path, tensors), meta.get("releases"), meta.get("usual")
         if not isinstance(releases, int) or not isinstance(usual, dict) or usual.keys() != self.usual.keys():
             raise Corrupt(f"{path}: it does not say what was released, and how long messages are.")
         if not all(isinstance(v, int | float) for v in usual.values()):
@@ -365,8 +361,7 @@ class Session:
             setattr(self, name, tensors[name].to(device))
         for name in PARTS:
             setattr(self, name, {k: v.to(device) for k, v in part(name).items()})
-        self.history, self.log = History(history), bytearray(log.numpy())  # type: ignore[union-attr]
-        self.releases, self.usual = releases, usual
+        self.history, self.releases, self.usual = History(history), releases, usual
 
     def _cohort(self, t: int, attempt: int) -> list[tuple[int, int]]:
         """(client, local steps), longest first: who starts last should not be who ends last."""

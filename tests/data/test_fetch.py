@@ -301,3 +301,10 @@ def test_the_cache_folder_of_each_platform(home, monkeypatch, platform, variable
     if variable:
         monkeypatch.setenv(variable, str(home / "given"))
     assert cache.folder() == home / expected
+
+
+def test_a_cache_of_other_numbers_is_refused(home):
+    made = sources.tensors("tiny", fill(home / "mine"))
+    cache.write("tiny", {**made, "test_labels": made["test_labels"].float()})
+    with pytest.raises(fs.InvalidInput, match=r"holds torch.float32; expected whole numbers"):
+        fs.data.load("tiny")

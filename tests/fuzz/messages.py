@@ -63,7 +63,7 @@ def headed(draw: Any) -> bytes:
     )
     x = {"x": torch.arange(4.0)}
     try:
-        return save(x, {"fedstride": text, "sha256": _digest(x, text)})
+        return save(x, {"fedstride": f"{_digest(x, text)} {text}"})
     except (UnicodeEncodeError, ValueError):
         return save(x)
 

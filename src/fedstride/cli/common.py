@@ -36,6 +36,9 @@ def errors_without_traceback() -> Iterator[None]:
     except FedstrideError as error:
         say("Error", error, "red")
         raise typer.Exit(1 if isinstance(error, GivenUp | Unsaved) else 2) from error
+    except OSError as error:  # a folder that may not be read, a name that is too long
+        say("Error", error, "red")
+        raise typer.Exit(2) from error
     finally:
         warnings.showwarning = usual
 

@@ -7,6 +7,7 @@ import re
 import statistics
 import sys
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,7 +54,7 @@ def run(
         if print_config:
             typer.echo(to_toml(chosen, meanings=True), nl=False)
             return
-        folder = out or Path("runs") / f"{chosen.task}-{chosen.algorithm['name']}-{datetime.now():%Y%m%d-%H%M%S}"
+        folder = out or _new_folder(f"{chosen.task}-{chosen.algorithm['name']}")
         mode = "json" if as_json else "quiet" if quiet else "live"
         finished = _one(chosen, folder, resume, mode)
         if finished and not as_json:
@@ -83,7 +84,7 @@ def compare(
             for name in names
             for seed in range(seeds)
         }
-        folder = out or Path("runs") / f"{task}-compare-{datetime.now():%Y%m%d-%H%M%S}"
+        folder = out or _new_folder(f"{task}-compare")
         for (name, seed), chosen in jobs.items():
             title = f"{name}, seed {seed}"
             try:
@@ -150,6 +151,15 @@ def _names(text: str) -> list[str]:
     """Split at commas outside of parentheses."""
     names = [name.strip() for name in re.split(r",(?![^()]*\))", text)]
     return [name for name in names if name]
+
+
+def _new_folder(name: str) -> Path:
+    """Under runs/, named by the time; never one that is there, should two begin at once or the clock be set back."""
+    for number in count(1):
+        folder = Path("runs") / (f"{name}-{datetime.now():%Y%m%d-%H%M%S}" + (f"-{number}" if number > 1 else ""))
+        if not folder.exists():
+            break
+    return folder
 
 
 def _folder_name(algorithm: str, seed: int) -> str:

@@ -94,6 +94,8 @@ def _comparison(folder: Path) -> Comparison:
     try:
         task, target, runs = str(about["task"]), about.get("target"), about["runs"]
         for run in runs:
+            if not (folder / run["folder"]).resolve().is_relative_to(folder.resolve()):
+                raise InvalidInput(f"report: {path} names {run['folder']!r}, which is not in its folder.")
             record = _record(folder / run["folder"], str(run["algorithm"]), int(run["seed"]))
             groups.setdefault(record.algorithm, []).append(record)
     except InvalidInput:
@@ -116,7 +118,7 @@ def _record(folder: Path, algorithm: str = "", seed: int | None = None) -> Recor
     except tomllib.TOMLDecodeError as error:
         raise InvalidInput(f"report: {folder / 'config.toml'} is no TOML ({error}).") from error
     path = folder / "history.jsonl"
-    rows = [_object(f"{path}, line {i},", line) for i, line in enumerate(_text(path).splitlines(), 1)]
+    rows = [_steps(_object(f"{path}, line {i},", line)) for i, line in enumerate(_text(path).splitlines(), 1)]
     environment = _json(folder / "environment.json")
     return Record(folder.resolve().name, rows, algorithm, seed, config, text, environment, _clients(folder))
 
@@ -137,9 +139,8 @@ def _clients(folder: Path) -> dict[str, Any]:
             raise InvalidInput(f"report: {path}: {key!r} is not usable; expected one entry per client.")
     labels = found.get("labels") or []
     classes = found.get("classes") or (range(len(labels[0])) if labels else [])
-    if any(len(row) != len(classes) or not all(map(_is_count, row)) for row in labels) or not all(
-        map(_is_count, sizes)
-    ):
+    counts = [*(sizes or []), *(v for row in labels for v in row)]
+    if any(len(row) != len(classes) for row in labels) or not all(map(_is_count, counts)):
         raise InvalidInput(f"report: {path}: 'labels' is not usable; expected one count per class and client.")
     return {**found, "classes": [str(name) for name in classes]}
 
@@ -176,4 +177,10 @@ def _text(path: Path) -> str:
 
 
 def _number(value: Any) -> float | None:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    """What charts and sums have a place for."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e100 else None
+
+
+def _steps(row: Row) -> Row:
+    steps = row.get("client_steps")
+    return {**row, "client_steps": [_number(v) for v in steps]} if isinstance(steps, list) else row
