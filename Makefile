@@ -4,7 +4,7 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check verify bench-peers format clean FORCE
+.PHONY: help setup demo test test-crash test-faults test-fuzz test-soak check verify bench-peers format clean FORCE
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -18,6 +18,21 @@ demo: setup  ## FedAvg with three learning rates against algorithms that were to
 
 test: setup  ## run the tests
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2
+
+LONG = OMP_NUM_THREADS=1 $(PY) -m tests
+FIGURES = --json docs/reliability.json
+
+test-crash: setup  ## kill runs at random moments, resume them, compare every bit (10 minutes)
+	@$(LONG).crash --kills 100 $(FIGURES)
+
+test-faults: setup  ## train with clients that fail, against the same runs without faults (5 minutes)
+	@$(LONG).faults_long $(FIGURES)
+
+test-fuzz: setup  ## 10,000 inputs that nobody would give, each a result or a clear error (20 minutes)
+	@$(LONG).fuzz --inputs 10000 $(FIGURES)
+
+test-soak: setup  ## 10,000 rounds, in which memory must not grow (5 minutes)
+	@$(LONG).soak $(FIGURES)
 
 check: setup  ## lint, formatting and types
 	@$(PY) -m ruff check

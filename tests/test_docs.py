@@ -39,6 +39,8 @@ def test_the_pages_are_there():
         "auto.md",
         "diagnose.md",
         "how-to-choose.md",
+        "privacy.md",
+        "reliability.md",
         "reproduced.md",
         "speed.md",
         "what-we-check.md",

@@ -19,7 +19,7 @@ from fedstride.client.objective import FedSplitProx, Moon
 from fedstride.client.step import Armijo
 from fedstride.data.federation import Client, Federation, Lazy, finite, pair
 from fedstride.engine import Task
-from fedstride.errors import InvalidInput, Refused, nearest, not_negative, positive
+from fedstride.errors import InvalidInput, Refused, nearest, not_negative, positive, tell
 from fedstride.guard import Guard
 from fedstride.losses import Loss
 from fedstride.model import Replica, has_batch_statistics, probe
@@ -277,6 +277,10 @@ def _private(privacy: Privacy, task: Task, cohorts: Sampler) -> None:
     if task.moving and task.buffers == "average":
         raise Refused(
             'Privacy with buffers="average": BatchNorm\'s statistics have no bound. Use buffers="frozen" or GroupNorm.'
+        )
+    if task.seed == 0:
+        tell(
+            "Privacy with seed=0, the default: whoever knows the seed can take the noise off. Use seed=secrets.randbits(63)."
         )
     if math.isinf(privacy.epsilon(cohorts, len(task.clients), task.rounds)):  # refuses what it cannot account for
         raise Refused(

@@ -97,7 +97,7 @@ def draw(algorithm: str, random: Random) -> Scenario:
         local_steps=random.randint(2, 5),
         rounds=random.randint(8, 16),
         faults=random.random() < 0.3 and not isinstance(a.objective, fs.FedSplitProx),
-        seed=random.randrange(1000),
+        seed=1 + random.randrange(1000),
         on_disk=(statistics or algorithm in REMEMBERING) and random.random() < 0.7,
         every=random.randint(1, 3),
         keep=random.randint(1, 3),

@@ -56,6 +56,7 @@ def test_a_little_that_becomes_a_lot_is_refused(ending, tmp_path):
         (fetch.Npm("thing", "1.0"), raw.tar({"a": bytes(2000)})),
         (fetch.Pip("thing==1.0", "thing-1.0.whl", "", ()), zipped(bytes(2000))),
     ],
+    ids=["first", "second"],
 )
 def test_a_part_of_an_archive_has_a_bound(package, content, tmp_path):
     (tmp_path / package.archive).write_bytes(content)

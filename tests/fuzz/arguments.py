@@ -103,7 +103,7 @@ def trained(given: dict[str, Any]) -> None:
         if isinstance(value, int | float) and not isinstance(value, bool) and value > most:
             asked[name] = most
     with TemporaryDirectory() as folder:
-        if isinstance(asked.get("checkpoint"), str | Path):
+        if isinstance(asked.get("checkpoint"), str | Path | fs.Checkpoints):
             asked["checkpoint"] = Path(folder) / "inside"
         positional = [asked.pop(name) for name in ("model", "loss", "clients")]
         run = fs.train(*positional, **asked)
