@@ -8,9 +8,11 @@ from statistics import mean, stdev
 
 import pytest
 
+import fedstride as fs
 from fedstride.report import write
 from fedstride.report.read import read
 from fedstride.report.write import duration, rounds_to, short, size
+from tests.problems import classification, learn
 from tests.report.folders import CLIENTS, Page, comparison_folder, rows_of, run_folder
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
@@ -166,3 +168,15 @@ def test_numbers_in_few_letters():
     ]
     assert [size(v) for v in (0, 999, 23_100_000)] == ["0 B", "999 B", "23.1 MB"]
     assert [duration(v) for v in (0.033, 1.99, 119, 600, 7260)] == ["33 ms", "1.99 s", "119 s", "10 min", "2 h 1 min"]
+
+
+def test_what_was_left_out_and_what_privacy_cost_is_shown(tmp_path):
+    faulty, private = fs.faults.Faulty(dropout=0.3, nan=0.1, seed=3), fs.Algorithm(privacy=fs.Privacy(noise=1.0))
+    clients = classification((6,) * 12)
+    learn(private, clients=clients, rounds=4, engine=faulty, seed=1).save(tmp_path)
+    page = write(tmp_path).read_text()
+    for words in ("Answers left out", "Lost clients", "no answer", "not finite", "Privacy spent", "ε = "):
+        assert words in page
+    learn(clients=clients, rounds=4).save(tmp_path)
+    page = write(tmp_path).read_text()
+    assert not any(words in page for words in ("Answers left out", "Lost clients", "Privacy"))

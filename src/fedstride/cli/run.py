@@ -19,7 +19,7 @@ from rich.table import Table
 from fedstride.checkpoint import replace_file
 from fedstride.cli.common import errors_without_traceback
 from fedstride.config import TASKS, Config, parse_setting, resolve, to_toml
-from fedstride.errors import Diverged, InvalidInput
+from fedstride.errors import GivenUp, InvalidInput
 from fedstride.live import Stopped, line, shown, stop_after_round
 
 Task = Annotated[str, typer.Argument(help=f"One of {', '.join(TASKS)}.")]
@@ -89,7 +89,7 @@ def compare(
             title = f"{name}, seed {seed}"
             try:
                 _one(chosen, folder / _folder_name(name, seed), True, "quiet" if quiet else "live", title)
-            except Diverged as error:
+            except GivenUp as error:
                 typer.echo(f"{title}: {error}", err=True)
         listed: list[dict[str, Any]] = [{"folder": _folder_name(n, s), "algorithm": n, "seed": s} for n, s in jobs]
         index = {
