@@ -95,17 +95,17 @@ class Config(Part):
         private = self.training.privacy
         return replace(made, privacy=_called(Privacy, "Privacy", "training.privacy", private)) if private else made
 
-    def arguments(self, folder: Path) -> dict[str, Any]:
-        """What fs.train() takes beside model, loss, data and algorithm, for a run into a folder."""
+    def arguments(self, folder: Path | None) -> dict[str, Any]:
+        """What fs.train() takes beside model, loss, data and algorithm, for a run into a folder or into none."""
         t = self.training
-        faults = _called(Faulty, "Faulty", "training.faults", t.faults) if t.faults else "auto"
+        when = _called(
+            Checkpoints, "Checkpoints", "training.checkpoints", {**t.checkpoints, "folder": folder or Path()}
+        )
         return {
             **t.model_dump(exclude={"guard", "checkpoints", "privacy", "faults"}),
             "guard": _called(Guard, "Guard", "training.guard", t.guard),
-            "checkpoint": _called(
-                Checkpoints, "Checkpoints", "training.checkpoints", {**t.checkpoints, "folder": folder}
-            ),
-            "engine": faults,
+            "checkpoint": None if folder is None else when,
+            "engine": _called(Faulty, "Faulty", "training.faults", t.faults) if t.faults else "auto",
         }
 
 
@@ -231,7 +231,7 @@ def resolve(task: str = "digits", file: Path | None = None, settings: dict[str, 
         key = ".".join(map(str, first["loc"]))
         raise InvalidInput(f"{key}={first['input']!r} is not usable; {first['msg'].lower()}.") from error
     config.make_algorithm()
-    config.arguments(Path())
+    config.arguments(None)
     return config
 
 

@@ -24,7 +24,7 @@ from fedstride.config import Config, resolve
 from fedstride.data.federation import Federation
 from fedstride.engine import Local
 from fedstride.engine.local import cores
-from fedstride.errors import Diverged, InvalidInput
+from fedstride.errors import GivenUp, InvalidInput
 from fedstride.losses import correct
 from fedstride.losses import resolve as loss_of
 from fedstride.run import Event, train
@@ -144,13 +144,11 @@ def trained(config: dict[str, Any], scale: float = 1.0) -> Result:
             prepared.loss,
             prepared.clients,
             chosen.make_algorithm(),
-            rounds=rounds,
             test=prepared.test,
-            engine=Local(workers=1),
             callbacks=[score],
-            **chosen.training.model_dump(exclude={"rounds"}),
+            **{**chosen.arguments(None), "rounds": rounds, "engine": Local(workers=1)},
         )
-    except Diverged as error:
+    except GivenUp as error:
         run, diverged = error.run, error.round
     columns = {name: [_short(row[name]) for row in run.history] for name in KEPT}
     totals = {name: sum(row[name] for row in run.history) for name in SUMMED}
