@@ -20,6 +20,7 @@ NAMES = {
     "update",
     *("train_loss", "test_loss", "test_accuracy", "server_step", "client_step", "trials", "failed", "drift"),
     *("bytes_up", "bytes_down", "gradients", "forwards", "seconds", "participants", "lost"),
+    *("attempts", "rollbacks"),
     *(f"client_steps/{part}" for part in QUARTILES),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
@@ -229,6 +229,8 @@ def fits(
     a: Algorithm, task: Task, options: Options, cohorts: Sampler, steps: Callable[[int, int], int], tested: bool
 ) -> None:
     """Refuse what makes no sense for this algorithm with this model and data."""
+    _not_too_large(a, Replica(task.model).dtype, "algorithm")
+    _not_too_large(options, Replica(task.model).dtype, "train")
     not_negative("train", weight_decay=options.weight_decay)
     if options.max_norm is not None:
         positive("train", clip_norm=options.max_norm)
@@ -267,6 +269,15 @@ def fits(
         _iag(a.gradient, task, steps)
     if has_batch_statistics(task.model) and task.buffers != "frozen":
         _batches_of_one(task, steps)
+
+
+def _not_too_large(part: Any, dtype: torch.dtype, at: str) -> None:
+    """Refuse numbers that the model's type does not have."""
+    if is_dataclass(part):
+        for field in fields(part):
+            _not_too_large(getattr(part, field.name), dtype, f"{at}.{field.name}")
+    elif isinstance(part, int | float) and torch.finfo(dtype).max < abs(part) < math.inf:
+        raise InvalidInput(f"{at}={part!r} is not usable; expected a number that {dtype} can hold.")
 
 
 def _private(privacy: Privacy, task: Task, cohorts: Sampler) -> None:

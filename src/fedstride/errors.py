@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from fedstride.result import Run
 
 
-LARGEST = 3.4e38  # of float32: what models compute with
+LARGEST = 1.7e308  # of float64; check.fits asks again for the model's own type
 
 
 class FedstrideError(Exception):

@@ -52,8 +52,10 @@ def prepare(config: Config) -> Job:
     clients = data.federate(table, deal(table, config.data))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.model.seed)
-        shape, classes = tuple(table.train[0].shape[1:]), table.classes or 1
-        model = models.build(config.model.name, shape, classes, **config.model.options)
+        shape, classes, options = tuple(table.train[0].shape[1:]), table.classes or 1, config.model.options
+        for known in {"shape", "classes"} & options.keys():
+            raise InvalidInput(f"model.options.{known}={options[known]!r} is not usable; it comes with the data.")
+        model = models.build(config.model.name, shape, classes, **options)
     return Job(config, clients, table.test, table.classes, model)
 
 

@@ -37,6 +37,7 @@ from fedstride.work import send_gradients, train
 
 VECTORS = ("x", "stats", "moved", "mean")  # of a checkpoint
 PARTS = ("server", "drift", "down", "private")
+NOTHING = 1e-10  # messages that are no longer have no length to measure others by
 RAW = ("train_loss", "client_step", "client_steps", "trials", "failed", "compression")  # withheld under privacy
 
 
@@ -147,9 +148,8 @@ class Session:
             tally.attempts += 1
             taken = self._attempt(t, tally)
         moved, iterates = taken.x - self.x, self.mean
-        if (
-            self.algorithm.readout == "average"
-        ):  # polynomial decay with eta = 8: Shamir, Zhang. ICML 2013, for non-smooth SGD
+        if self.algorithm.readout == "average":
+            # Polynomial decay with eta = 8: Shamir, Zhang. ICML 2013, for non-smooth SGD.
             iterates = iterates + 9 / (t + 9) * (taken.x - iterates)
         loss, accuracy = None, None
         if self.test is not None and ((t + 1) % self.evaluate_every == 0 or t + 1 == self.task.rounds):
@@ -272,14 +272,16 @@ class Session:
     def _measure(self, kind: str, tally: Tally) -> float:
         """A length that is not wild: of the model, and of the messages so far; in the first round, of the cohort's median."""
         known = self.usual[kind]
-        return max(known, float(norm(self.x))) if known and kind == "update" else known or tally.medians.get(kind, 0.0)
+        if known < NOTHING:
+            return tally.medians.get(kind, 0.0)
+        return max(known, float(norm(self.x))) if kind == "update" else known
 
     def _some_explode(self, kind: str, reply: Reply, tally: Tally) -> bool:
         """Whether messages of the first round, which has no measure yet, are wild beside the others'; then there is one."""
         lengths = reply.metrics["square"].double().sqrt()
         tally.lengths[kind] = float(lengths.square().mean().sqrt())
         median, most = float(lengths.median()), float(lengths.max())
-        if self.usual[kind] or kind in tally.medians or not most > self.guard.limit(median):
+        if self.usual[kind] >= NOTHING or kind in tally.medians or not most > self.guard.limit(median):
             return False
         tally.medians[kind], tally.measured = median, True
         tally.refused["too long"] += int((lengths > self.guard.limit(median)).sum())
@@ -294,15 +296,12 @@ class Session:
             return
         broken = [c for c, why in tally.lost.items() if why in OWN_FAULT]
         where = f"The last good model, of round {t}, and the history are in error.run."
-        if tally.wild is not None or (broken and 2 * len(broken) >= len(tally.lost)):
-            what = (
-                f"the server step of size {tally.wild:.3g}"
-                if tally.wild is not None
-                else f"the model of client {broken[0]}"
-            )
+        if tally.wild is not None or tally.measured or (broken and 2 * len(broken) >= len(tally.lost)):
+            step = None if tally.wild is None else f"the server step of size {tally.wild:.3g}"
+            what = step or (f"the model of client {broken[0]}" if broken else "the models of some clients")
             raise Diverged(
-                f"The run diverged in round {t + 1}: {what} left the finite numbers or exploded. {where} Take smaller steps, or a rule that finds them "
-                "(fs.recipes.fedsls(), delta_sgd()).",
+                f"The run diverged in round {t + 1}: {what} left the finite numbers or exploded. {where} "
+                "Take smaller steps, or a rule that finds them (fs.recipes.fedsls(), delta_sgd()).",
                 self.run(),
                 t + 1,
                 broken,

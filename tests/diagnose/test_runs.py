@@ -76,6 +76,6 @@ def test_what_cannot_be_judged_is_refused(tmp_path):
     with pytest.raises(InvalidInput, match=r"diagnose: the history in .* is empty"):
         findings(tmp_path)
     run = learned("fedavg", least_squares(), rounds=1)
-    run.history.clear()
+    run.history.lines.clear()
     with pytest.raises(InvalidInput, match="the history is empty"):
         findings(run)

@@ -26,7 +26,7 @@ MODELS: dict[str, Callable[..., Network]] = {
 }
 
 
-def build(name: str, shape: Sequence[int], classes: int, /, **options: Any) -> Network:
+def build(name: str, /, shape: Sequence[int], classes: int, **options: Any) -> Network:
     """A model for samples of this shape, with one score per class; options are those of the model's class."""
     if name not in MODELS:
         raise InvalidInput(f"model={name!r} is unknown; {nearest(str(name), MODELS)}")

@@ -80,8 +80,8 @@ def watched(config: dict[str, Any]) -> Result:
     wanted = Config.model_validate(config)
     prepared, seen = job.prepare(wanted), list[dict[str, Any]]()
     algorithm = replace(wanted.make_algorithm(), step=Watched(DeltaSGD(), seen))
-    rest = wanted.training.model_dump()
-    train(prepared.model, prepared.loss, prepared.clients, algorithm, engine=Local(workers=1), **rest)
+    rest = {**wanted.arguments(None), "engine": Local(workers=1)}
+    train(prepared.model, prepared.loss, prepared.clients, algorithm, **rest)
     return {"chunks": [chunk for chunk in seen if chunk["first"]]}
 
 
