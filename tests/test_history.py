@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import zlib
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 import fedstride as fs
-from fedstride.history import COLUMNS
+from fedstride.history import COLUMNS, History, unpack
 from tests.problems import SIZES, STEPS, classification, classifier, learn
 
 d, item, C, n = 27, 8, 4, sum(SIZES)
@@ -24,6 +27,29 @@ def test_rows_columns_and_frame():
     frame = history.frame()
     assert list(frame.columns) == list(COLUMNS)
     assert frame["test_loss"].tolist() == history["test_loss"]
+
+
+@pytest.mark.parametrize("rounds", [1, 99, 100, 101, 250])
+def test_a_long_history_is_the_same_as_a_list(rounds):
+    rows = [{"round": i + 1, "loss": 1 / (i + 3), "steps": [0.1, None], "refused": {"late": i}} for i in range(rounds)]
+    history = History(rows)
+    assert (len(history), list(history), history) == (rounds, rows, rows)
+    assert history == History(rows) != History(rows[:-1])
+    assert all(history[i] == rows[i] for i in {0, -1, rounds - 1, -rounds, rounds // 2})
+    assert all(history[part] == rows[part] for part in (slice(2), slice(-3, None), slice(None, None, 7)))
+    assert history["loss"] == [row["loss"] for row in rows]
+    assert list(unpack(history.packed())) == rows
+    assert [json.loads(line) for line in history.text().splitlines()] == rows
+    with pytest.raises(IndexError):
+        history[rounds]
+
+
+@pytest.mark.parametrize(
+    "data", [b"x", History([{"a": 1}]).packed()[:-1], zlib.compress(b"[1,"), zlib.compress(b" " * 2**21)]
+)
+def test_what_is_no_history_is_not_unpacked(data):
+    with pytest.raises(ValueError, match=r".+"):
+        list(unpack(data))
 
 
 def test_without_a_test_set_there_is_no_score():

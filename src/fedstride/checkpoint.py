@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import math
 import os
 import re
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from fedstride.errors import Corrupt, InvalidInput, Unsaved, positive, tell
 from fedstride.history import COLUMNS, Row
+from fedstride.history import unpack as unpack_history
 from fedstride.wire.message import pack, unpack
 
 try:
@@ -155,12 +155,12 @@ def prune(when: Checkpoints) -> None:
 
 
 def history(path: Path, tensors: Mapping[str, Tensor]) -> list[Row]:
-    """The rows of a checkpoint's history, which is JSON lines as bytes."""
+    """The rows of a checkpoint's history."""
     log = tensors.get("history")
     if log is None or log.dtype != torch.uint8:
         raise Corrupt(f"{path}: it holds no history.")
     try:
-        rows = [json.loads(line) for line in bytes(log.numpy()).splitlines()]
+        rows = list(unpack_history(bytes(log.numpy())))
     except (ValueError, RecursionError) as error:
         raise Corrupt(f"{path}: its history is not readable ({error}).") from error
     if not rows or not all(_is_row(row, i + 1) for i, row in enumerate(rows)):

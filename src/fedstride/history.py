@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
 
 Row = dict[str, Any]
+BLOCK = 100  # rows that are compressed together
+MOST = 2**20  # bytes of such a block
 
 COLUMNS = {
     "round": "number of finished rounds",
@@ -41,25 +44,33 @@ COLUMNS = {
 class History(Sequence[Row]):
     """Rows as dictionaries; history["train_loss"] is a column; frame() a pandas frame.
 
-    It is kept as JSON lines, which take a third of the memory: a run may have many thousand rounds.
+    Kept as JSON lines, all but the last ones compressed: a run of many thousand rounds takes little memory, here and in
+    every checkpoint.
     """
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
-        self.lines = [json.dumps(row) for row in rows]
+        self.blocks: list[bytes] = []  # of BLOCK lines each
+        self.lines: list[str] = []
+        for row in rows:
+            self.append(row)
 
     def append(self, row: Row) -> None:
         self.lines.append(json.dumps(row))
+        if len(self.lines) == BLOCK:
+            self.blocks.append(self._compressed())
+            self.lines = []
 
     def __len__(self) -> int:
-        return len(self.lines)
+        return BLOCK * len(self.blocks) + len(self.lines)
 
     def __iter__(self) -> Iterator[Row]:
-        return map(json.loads, self.lines)
+        return map(json.loads, self.text().splitlines())
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):
             return [row[key] for row in self]
-        return [json.loads(line) for line in self.lines[key]] if isinstance(key, slice) else json.loads(self.lines[key])
+        lines = self.lines if isinstance(key, int) and -len(self.lines) <= key < 0 else self.text().splitlines()
+        return [json.loads(line) for line in lines[key]] if isinstance(key, slice) else json.loads(lines[key])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
@@ -69,7 +80,28 @@ class History(Sequence[Row]):
 
     def text(self) -> str:
         """As JSON lines."""
-        return "".join(line + "\n" for line in self.lines)
+        return "".join([*(zlib.decompress(b).decode() for b in self.blocks), *(line + "\n" for line in self.lines)])
+
+    def packed(self) -> bytes:
+        """As unpack() reads it."""
+        return b"".join([*self.blocks, self._compressed()])
 
     def frame(self) -> pd.DataFrame:
         return pd.DataFrame(list(self), columns=list(COLUMNS))
+
+    def _compressed(self) -> bytes:
+        return zlib.compress("".join(line + "\n" for line in self.lines).encode())
+
+
+def unpack(data: bytes) -> Iterator[Row]:
+    """The rows of History.packed(); ValueError for anything else, and for blocks that would take too much memory."""
+    while data:
+        block = zlib.decompressobj()
+        try:
+            text = block.decompress(data, MOST)
+        except zlib.error as error:
+            raise ValueError(str(error)) from error
+        if not block.eof:
+            raise ValueError("a block is not whole, or too large")
+        yield from map(json.loads, text.decode().splitlines())
+        data = block.unused_data

@@ -325,7 +325,7 @@ class Session:
         parts = {name: getattr(self, name) for name in PARTS} | {"clients": self.clients.state()}
         tensors = {f"{name}/{k}": v for name, part in parts.items() for k, v in part.items()}
         tensors |= {name: getattr(self, name) for name in VECTORS}
-        tensors["history"] = torch.frombuffer(bytearray(self.history.text().encode()), dtype=torch.uint8)
+        tensors["history"] = torch.frombuffer(bytearray(self.history.packed()), dtype=torch.uint8)
         meta = {"kind": "checkpoint", "about": self._about, "releases": self.releases, "usual": self.usual}
         checkpoint.write(when, self.round, tensors, meta)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -92,7 +93,7 @@ def _content(name: str, content: bytes) -> st.SearchStrategy[bytes]:
 
 @st.composite
 def _sealed(draw: Any, good: dict[str, torch.Tensor], meta: dict[str, Any]) -> bytes:
-    """Under a right checksum; the history of a checkpoint is JSON lines in a tensor."""
+    """Under a right checksum; the history of a checkpoint is compressed JSON lines in a tensor."""
     content, facts = dict(good), meta
     act = draw(st.sampled_from(["tensors", "facts", *(["history"] * ("history" in good))]))
     if act == "tensors":
@@ -100,8 +101,9 @@ def _sealed(draw: Any, good: dict[str, torch.Tensor], meta: dict[str, Any]) -> b
     elif act == "facts":
         facts = draw(junk.altered(meta).filter(lambda m: isinstance(m, dict)))
     else:
-        lines = draw(_content("history.jsonl", bytes(good["history"].numpy())))
-        content["history"] = torch.frombuffer(bytearray(lines or b" "), dtype=torch.uint8)
+        lines = draw(_content("history.jsonl", zlib.decompress(bytes(good["history"].numpy())))) or b" "
+        packed = zlib.compress(lines) if draw(st.booleans()) else lines
+        content["history"] = torch.frombuffer(bytearray(packed), dtype=torch.uint8)
     try:
         return pack(content, facts)
     except (ValueError, TypeError):  # what JSON cannot say
