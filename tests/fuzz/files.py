@@ -83,15 +83,16 @@ def loaded(given: tuple[tuple[str, bytes], dict[str, Any]]) -> None:
         path = Path(folder) / f"data{ending}"
         path.write_bytes(content)
         chosen = {k: str(path) if v == "label" and k == "test" else v for k, v in chosen.items()}
-        _named(folder if "test" in chosen else path.name, lambda: usable(fs.data.load(path, **chosen)))
+        named = (folder, str(chosen["test"])) if "test" in chosen else (path.name,)
+        _named(named, lambda: usable(fs.data.load(path, **chosen)))
 
 
-def _named(name: str, act: Callable[[], object]) -> None:
+def _named(names: tuple[str, ...], act: Callable[[], object]) -> None:
     """An error must say which file is meant."""
     try:
         act()
     except fs.FedstrideError as error:
-        assert name in str(error), f"{name} is not named: {error}"
+        assert any(name in str(error) for name in names), f"none of {names} is named: {error}"
         raise
 
 
@@ -112,7 +113,7 @@ def leaf(given: tuple[Any, dict[str, Any]]) -> None:
         (Path(folder) / "train" / "a.json").write_bytes(content)
         if isinstance(document, dict) and chosen.get("test"):
             (Path(folder) / "test" / "a.json").write_bytes(content)
-        _named(folder, lambda: usable(fs.data.load(folder, **{k: v for k, v in chosen.items() if k != "test"})))
+        _named((folder,), lambda: usable(fs.data.load(folder, **{k: v for k, v in chosen.items() if k != "test"})))
 
 
 NUMBERS = {
@@ -159,7 +160,7 @@ def collected(given: tuple[str, bytes]) -> None:
     with TemporaryDirectory() as folder, _bounds():
         (Path(folder) / f"data{ending}").write_bytes(content)
         sums = raw.sha256({"data": SVM})
-        _named("data", lambda: fetch.collect(sums, None, Path(folder), "", lambda what: None))
+        _named(("data",), lambda: fetch.collect(sums, None, Path(folder), "", lambda what: None))
 
 
 PACKAGES: list[fetch.Package] = [

@@ -115,7 +115,7 @@ def _record(folder: Path, algorithm: str = "", seed: int | None = None) -> Recor
     text = _text(folder / "config.toml")
     try:
         config = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidInput(f"report: {folder / 'config.toml'} is no TOML ({error}).") from error
     path = folder / "history.jsonl"
     rows = [_steps(_object(f"{path}, line {i},", line)) for i, line in enumerate(_text(path).splitlines(), 1)]
@@ -156,7 +156,7 @@ def _json(path: Path) -> dict[str, Any]:
 def _object(name: str, text: str) -> dict[str, Any]:
     try:
         found = json.loads(text, parse_float=_finite, parse_constant=_finite)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(f"report: {name} is no JSON ({error}).") from error
     if not isinstance(found, dict):
         raise InvalidInput(f"report: {name} holds a {type(found).__name__}; expected a JSON object.")

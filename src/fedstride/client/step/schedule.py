@@ -46,8 +46,9 @@ class Stepwise:
 def rate(lr: float, schedule: Schedule | None, round: int, rounds: int) -> float:
     if schedule is None:
         return lr
-    if not callable(schedule):
+    factor = schedule(round, rounds) if callable(schedule) else None
+    if not isinstance(factor, int | float):
         raise InvalidInput(
             f"schedule={schedule!r} is not usable; expected a function (round, rounds) -> factor, or None."
         )
-    return lr * schedule(round, rounds)
+    return lr * factor
