@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from array import array
 from collections import Counter
@@ -16,27 +15,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedstride import checkpoint
+from fedstride import snapshot
 from fedstride.algorithm import Algorithm
 from fedstride.checkpoint import Checkpoints
 from fedstride.client.local import Options
 from fedstride.client.site import Samples
-from fedstride.data.federation import Federation, Lazy, TensorClient
 from fedstride.engine import Clients, Reply, Task
 from fedstride.engine.door import OWN_FAULT
-from fedstride.errors import Corrupt, Diverged, InvalidInput, TooFew
+from fedstride.errors import Diverged, TooFew
 from fedstride.guard import Guard
 from fedstride.history import History, Row
 from fedstride.model import Replica
 from fedstride.privacy import Privacy
 from fedstride.result import Run
-from fedstride.rows import State, Vec, dot, generator, norm, seed_of, sq
+from fedstride.rows import State, Vec, dot, generator, norm, sq
 from fedstride.sampling import Sampler
 from fedstride.wire import Mean, feedback, send
 from fedstride.work import send_gradients, train
 
-VECTORS = ("x", "stats", "moved", "mean")  # of a checkpoint
-PARTS = ("server", "drift", "down", "private")
 NOTHING = 1e-10  # messages that are no longer have no length to measure others by
 RAW = ("train_loss", "client_step", "client_steps", "trials", "failed", "compression")  # withheld under privacy
 
@@ -322,45 +318,14 @@ class Session:
         return Run(model, self.x, self.history, self.algorithm, self.clients.about())
 
     def save(self, when: Checkpoints) -> None:
-        parts = {name: getattr(self, name) for name in PARTS} | {"clients": self.clients.state()}
-        tensors = {f"{name}/{k}": v for name, part in parts.items() for k, v in part.items()}
-        tensors |= {name: getattr(self, name) for name in VECTORS}
-        tensors["history"] = torch.frombuffer(bytearray(self.history.packed()), dtype=torch.uint8)
-        meta = {"kind": "checkpoint", "about": self._about, "releases": self.releases, "usual": self.usual}
-        checkpoint.write(when, self.round, tensors, meta)
+        snapshot.save(self, self._about, when)
 
     def resume(self, path: Path) -> None:
-        tensors, meta = checkpoint.read_tensors(path)
-        about = meta.get("about")
-        if not isinstance(about, dict):
-            raise Corrupt(f"{path}: no checkpoint of a run in progress.")
-        for name, value in self._about.items():
-            if about.get(name) != value:
-                raise InvalidInput(
-                    f"checkpoint={str(path.parent)!r} belongs to another run: {name} was {about.get(name)!r} and is "
-                    f"{value!r}. Use the same arguments, or another folder."
-                )
-        history, releases, usual = checkpoint.history(path, tensors), meta.get("releases"), meta.get("usual")
-        if not isinstance(releases, int) or not isinstance(usual, dict) or usual.keys() != self.usual.keys():
-            raise Corrupt(f"{path}: it does not say what was released, and how long messages are.")
-        if not all(isinstance(v, int | float) for v in usual.values()):
-            raise Corrupt(f"{path}: lengths of messages are {usual}.")
-        expected = {name: getattr(self, name) for name in VECTORS}
-        expected |= {f"{name}/{k}": v for name in PARTS for k, v in getattr(self, name).items()}
-        for key, v in expected.items():
-            if key not in tensors or (tensors[key].shape, tensors[key].dtype) != (v.shape, v.dtype):
-                raise Corrupt(f"{path}: {key!r} is not what this run needs.")
+        snapshot.resume(self, self._about, path)
 
-        def part(name: str) -> State:
-            return {k.removeprefix(f"{name}/"): v for k, v in tensors.items() if k.startswith(f"{name}/")}
-
-        self.clients.restore(part("clients"))
-        device = self.x.device
-        for name in VECTORS:
-            setattr(self, name, tensors[name].to(device))
-        for name in PARTS:
-            setattr(self, name, {k: v.to(device) for k, v in part(name).items()})
-        self.history, self.releases, self.usual = History(history), releases, usual
+    @cached_property
+    def _about(self) -> dict[str, Any]:
+        return snapshot.about(self)
 
     def _cohort(self, t: int, attempt: int) -> list[tuple[int, int]]:
         """(client, local steps), longest first: who starts last should not be who ends last."""
@@ -370,29 +335,6 @@ class Session:
         cohort = [(client, self.steps(t, client)) for client in drawn]
         return sorted(cohort, key=lambda one: -one[1] * min(sizes[one[0]], most or sizes[one[0]]))
 
-    @cached_property
-    def _about(self) -> dict[str, Any]:
-        task = self.task
-        return {
-            "algorithm": re.sub(" at 0x[0-9a-f]+", "", repr(self.algorithm)),  # a function's address changes
-            "options": repr(self.options),
-            "loss": getattr(task.loss, "__qualname__", repr(task.loss)),
-            "sampler": repr(self.sampler),
-            "seed": task.seed,
-            "batch_size": task.batch_size,
-            "parameters": len(self.x),
-            "dtype": str(self.x.dtype),
-            "clients": len(task.clients),
-            "sizes": seed_of(*task.clients.sizes),  # a digest, as the next ones
-            "data": _digest(task.clients),
-            "buffers": task.buffers,
-            "precision": "bfloat16" if task.mixed else None,
-            "oracle": _oracle(self.clients.about()),
-            "weights": seed_of(*map(str, task.weights)),
-            "local_steps": seed_of(*(self.steps(0, c) for c in range(len(task.clients)))),
-            **({"rounds": task.rounds} if getattr(self.algorithm.step, "schedule", None) else {}),
-        }
-
     def _compressed_gradient(self, mean: Vec) -> tuple[Vec, State, int, float]:
         """(what arrives, what the server remembers, bytes, relative error)."""
         a = self.algorithm
@@ -400,19 +342,6 @@ class Session:
         sent, past, size = send(mean[None], a.down, a.feeds_back_down, self.down, source)  # 004 eq. (142)
         error = past.get("residual", mean[None] - sent)
         return sent[0], past or self.down, size[0], _ratio(sq(error), sq(sent + error))
-
-
-def _digest(clients: Federation | Lazy) -> int | None:
-    """Of a few samples of a few clients; None where they may be others at every look."""
-    if isinstance(clients, Lazy) or not all(isinstance(c, TensorClient) for c in clients):
-        return None
-    few = torch.arange(1, device="cpu")
-    return seed_of(*(str(v.tolist()) for i in range(min(20, len(clients))) for v in clients[i].take(few)))
-
-
-def _oracle(about: dict[str, Any]) -> str:
-    """What of the engine the bits depend on: clients one after another have the same in any company."""
-    return "loop" if about["oracle"] == "loop" else f"{about['oracle']} in chunks of {about['chunk']}"
 
 
 def _relative_error(reply: Reply) -> float:
