@@ -10,7 +10,6 @@ import threading
 from pathlib import Path
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 import fedstride as fs
@@ -79,22 +78,11 @@ def test_a_full_disk_in_the_file_of_the_clients(tmp_path, monkeypatch):
 
     learn("scaffold", rounds=2, checkpoint=tmp_path)
     with monkeypatch.context() as full:
-        full.setattr("fedstride.engine.store.zlib.crc32", fail)
-        full.setattr("fedstride.engine.store.SlotFile.checksum", lambda self, slot: sums[slot])
-        sums = slot_sums(tmp_path)
+        full.setattr(os, "fstat", fail)  # asked before a slot is written
         with pytest.raises(fs.Unsaved, match=r"memory\.bin: cannot be written \(No space left on device\)") as caught:
             learn("scaffold", rounds=5, checkpoint=tmp_path)
     assert len(caught.value.run.history) == 2
     assert same_bits(learn("scaffold", rounds=5, checkpoint=tmp_path), learn("scaffold", rounds=5))
-
-
-def slot_sums(folder):
-    from fedstride.checkpoint import read_tensors
-
-    tensors, _ = read_tensors(files(folder)[0])
-    slots = next(v for k, v in tensors.items() if "slots" in k and "memory" in k)
-    sums = tensors["clients/memory/sums"]
-    return {int(slot): int(total) for slot, total in zip(slots, sums, strict=True)}
 
 
 READ_ONLY = """
@@ -190,4 +178,3 @@ def test_no_file_can_run_code():
     forbidden = ("import pickle", "torch.load(", "torch.save(", "allow_pickle=True", "import dill", "import joblib")
     sources = (ROOT / "src").rglob("*.py")
     assert not [(path.name, word) for path in sources for word in forbidden if word in path.read_text()]
-    assert torch.__version__
