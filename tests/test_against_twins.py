@@ -8,6 +8,7 @@ import torch
 
 import fedstride as fs
 from fedstride import recipes as R
+from tests.problems import Fixed
 from tests.reference import clients as c
 from tests.reference import twins as T
 from tests.reference.problems import LeastSquares, Network, Softmax
@@ -41,19 +42,6 @@ two_settings = pytest.mark.parametrize("S", list(EVERY.values())[:2], ids=list(E
 
 def lr_of(S):
     return next(LR[name] for name, problem in PROBLEMS.items() if problem is S.problem)
-
-
-class Fixed:
-    """A sampler that returns a given list per call."""
-
-    def __init__(self, cohorts):
-        self.cohorts = iter(cohorts)
-
-    def check(self, clients):
-        pass
-
-    def draw(self, sizes, source):
-        return next(self.cohorts)
 
 
 def train(S, algorithm, loss=None, clients=None, **options):

@@ -18,7 +18,7 @@ from fedstride.faults import ABSENT, DAMAGED, DRAWN, Faulty, failing_work
 from fedstride.rows import generator, sq
 from fedstride.wire.message import unpack
 from fedstride.work import Upload
-from tests.problems import classification, classifier, learn, same_bits
+from tests.problems import Fixed, classification, classifier, learn, same_bits
 
 D = 6
 ALL = Faulty(**dict.fromkeys(DRAWN, 0.06), spread=1.0, deadline=1.5)
@@ -323,19 +323,6 @@ class Recorder:
         return counts
 
 
-class Replayed:
-    """A sampler that draws given cohorts."""
-
-    def __init__(self, cohorts):
-        self.cohorts = iter(cohorts)
-
-    def check(self, clients):
-        pass
-
-    def draw(self, sizes, source):
-        return next(self.cohorts)
-
-
 def remembered(folder):
     """What clients remember at the end of a run."""
     tensors, _ = read_tensors(files(folder)[-1])
@@ -359,7 +346,7 @@ def test_those_who_fail_might_as_well_not_have_been_asked(kind, algorithm, tmp_p
     if kind == "duplicate":
         assert history["lost"] == [0] * 4
 
-    survivors = Replayed(recorder.answered())
+    survivors = Fixed(recorder.answered())
     other = learn(ALGORITHMS[algorithm], engine=ONE_BY_ONE, cohort=survivors, checkpoint=tmp_path / "other", **options)
     assert torch.equal(run.x, other.x)
     assert history["train_loss"] == other.history["train_loss"]

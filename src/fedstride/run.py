@@ -104,7 +104,7 @@ def train(
         try:
             model = copy.deepcopy(model).to(device)
             torch.ones((), device=device).item()  # `meta` computes nothing
-        except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+        except (RuntimeError, AssertionError, TypeError) as error:
             raise InvalidInput(f"device={device!r} is not usable: {error}") from error
     rounds, seed = check.whole("rounds", rounds), check.whole("seed", seed, least=0)
     evaluate_every = check.whole("evaluate_every", evaluate_every)
