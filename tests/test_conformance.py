@@ -165,8 +165,8 @@ class Prepared:
     def __init__(self, memory):
         self.memory = memory
 
-    def open(self, task, fresh):
-        clients = fs.engine.Local().open(task, fresh)
+    def open(self, *given):
+        clients = fs.engine.Local().open(*given)
         clients.restore(self.memory)
         return clients
 

@@ -86,14 +86,19 @@ def test_too_few_clients_end_the_run_with_what_there_is(tmp_path):
 
 def test_finished_rounds_are_saved_before_a_run_is_given_up(tmp_path):
     class FailsLater(fs.faults.Faulty):
-        def open(self, task, fresh):
-            clients = super().open(task, fresh)
-            failing, sound = clients.exchange, clients.inner.exchange
-            clients.exchange = lambda *args: (sound if args[4] < 3 else failing)(*args)
-            return clients
+        def fault(self, source):
+            return super().fault(source) if len(done) == 4 else None
+
+    done = []
 
     with pytest.raises(fs.TooFew, match="Round 4 ") as caught:
-        learn("fedavg", rounds=6, engine=FailsLater(dropout=1.0), checkpoint=fs.Checkpoints(tmp_path, every=100))
+        learn(
+            "fedavg",
+            rounds=6,
+            engine=FailsLater(dropout=1.0),
+            checkpoint=fs.Checkpoints(tmp_path, every=100),
+            callbacks=[done.append],
+        )
     assert len(caught.value.run.history) == 3
     assert same_bits(learn("fedavg", rounds=6, checkpoint=tmp_path), learn("fedavg", rounds=6))
 

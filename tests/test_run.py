@@ -247,8 +247,8 @@ def test_averaged_statistics_are_the_mean_of_the_clients(weights, p):
 class Watched:
     """A local engine that shows its clients."""
 
-    def open(self, task, fresh):
-        self.clients = fs.engine.Local().open(task, fresh)
+    def open(self, *given):
+        self.clients = fs.engine.Local().open(*given)
         return self.clients
 
 

@@ -6,18 +6,18 @@ Draws are seeded by (seed, round, call of the round, client): the same for all w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
 
 from fedstride.client.site import Site
-from fedstride.engine import Clients, Engine, Reply, Task, engine
+from fedstride.engine import Clients, Engine, Task, engine
 from fedstride.engine.door import message
 from fedstride.errors import InvalidInput, not_negative, positive
 from fedstride.rows import State, Vec, generator
-from fedstride.work import Upload, Work
+from fedstride.work import Exchange, Upload, Work
 
 ABSENT = {"dropout": "no answer", "crash": "crashed", "late": "late"}
 DAMAGED = ("nan", "infinite", "exploding", "shape", "stale", "duplicate", "corrupt")
@@ -62,8 +62,9 @@ class Faulty:
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise InvalidInput(f"Faulty: seed={self.seed!r} is not usable; expected a whole number.")
 
-    def open(self, task: Task, fresh: Callable[[Vec], State]) -> Clients:
-        return cast(Clients, FaultyClients(self, engine(self.engine).open(task, fresh)))
+    def open(self, task: Task, exchanges: Mapping[str, Exchange], fresh: Callable[[Vec], State]) -> Clients:
+        failing = {kind: replace(e, work=failing_work(self, e.work)) for kind, e in exchanges.items()}
+        return cast(Clients, FaultyClients(self, engine(self.engine).open(task, failing, fresh)))
 
     def fault(self, source: torch.Generator) -> str | None:
         """The kind that befalls a client, if any."""
@@ -81,7 +82,6 @@ class FaultyClients:
 
     def __init__(self, faulty: Faulty, inner: Clients) -> None:
         self.faulty, self.inner = faulty, inner
-        self.round, self.call = -1, 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -90,23 +90,16 @@ class FaultyClients:
         given = {k: v for k, v in vars(self.faulty).items() if k != "engine" and v}
         return {**self.inner.about(), "faults": given}
 
-    def exchange(
-        self, work: Work, x: Vec, stats: Vec, broadcast: State, round: int, *args: Any, **kwargs: Any
-    ) -> Reply:
-        # A round that is tried again asks again, and must not meet the same faults for ever.
-        self.round, self.call = round, self.call + 1 if round == self.round else 0
-        failing = failing_work(self.faulty, work, self.call)
-        return self.inner.exchange(failing, x, stats, broadcast, round, *args, **kwargs)
 
-
-def failing_work(faulty: Faulty, work: Work, call: int) -> Work:
+def failing_work(faulty: Faulty, work: Work) -> Work:
     """The work, with faults in its uploads."""
 
     def failing(site: Site, x: Vec, memory: State) -> Upload:
         upload, plan = work(site, x, memory), site.plan
         lost, replies = dict(upload.lost), dict(upload.replies)
         for row, client in enumerate(plan.clients):
-            source = generator(faulty.seed, plan.round, call, client, "fault")
+            # A round that is tried again asks again, and must not meet the same faults for ever.
+            source = generator(faulty.seed, plan.round, plan.call, client, "fault")
             kind = faulty.fault(source)
             if kind is None or row in upload.lost or row in upload.replies:
                 continue

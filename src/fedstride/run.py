@@ -31,6 +31,7 @@ from fedstride.result import Run
 from fedstride.rows import Vec
 from fedstride.sampling import Sampler, sampler
 from fedstride.session import Session
+from fedstride.work import exchanges
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ def train(
     check.fits(chosen, task, options, cohorts, steps, tested=test is not None)
     with nullcontext() if when is None else locked(when.path):
         replica = Replica(model, probed.moving)
-        at_work = engine_of(engine).open(task, chosen.memory)
+        at_work = engine_of(engine).open(task, exchanges(chosen, options), chosen.memory)
         row, stats = replica.row(), replica.stats()
         parts = (chosen, options, task, at_work, cohorts, steps, held_out, row, stats)
         return _rounds(Session(*parts, evaluate_every, guard or Guard()), rounds, when, callbacks)

@@ -20,7 +20,7 @@ from fedstride.algorithm import Algorithm
 from fedstride.checkpoint import Checkpoints
 from fedstride.client.local import Options
 from fedstride.client.site import Samples
-from fedstride.engine import Clients, Reply, Task
+from fedstride.engine import Clients, Order, Reply, Task
 from fedstride.engine.door import OWN_FAULT
 from fedstride.errors import Diverged, TooFew
 from fedstride.guard import Guard
@@ -31,7 +31,6 @@ from fedstride.result import Run
 from fedstride.rows import State, Vec, dot, generator, norm, sq
 from fedstride.sampling import Sampler
 from fedstride.wire import Mean, feedback, send
-from fedstride.work import send_gradients, train
 
 NOTHING = 1e-10  # messages that are no longer have no length to measure others by
 RAW = ("train_loss", "client_step", "client_steps", "trials", "failed", "compression")  # withheld under privacy
@@ -42,6 +41,7 @@ class Tally:
     """What the attempts at a round cost, and what was left out."""
 
     attempts: int = 1
+    calls: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
     gradients: int = 0
@@ -56,6 +56,7 @@ class Tally:
     wild: float | None = None  # the server's step, if it was taken back
 
     def count(self, reply: Reply) -> None:
+        self.calls += 1
         self.bytes_up += reply.bytes_up
         self.gradients += int(reply.metrics["gradients"].sum())
         self.forwards += int(reply.metrics["forwards"].sum())
@@ -209,8 +210,7 @@ class Session:
 
         if a.exchanges_gradients:
             least, limit = self.guard.least(len(cohort)), self.guard.limit(self._measure("gradient", tally))
-            reply = self.clients.exchange(send_gradients(a, self.options), x, self.stats, broadcast, t, cohort, limit)
-            tally.count(reply)
+            reply = self._exchange("gradients", broadcast, t, cohort, limit, tally)
             cohort = [one for one in cohort if one[0] not in reply.lost]  # who sent no gradient cannot be corrected
             if len(cohort) < least or self._some_explode("gradient", reply, tally):
                 return None
@@ -219,11 +219,7 @@ class Session:
             tally.bytes_down += size * len(cohort)
 
         least, limit = self.guard.least(len(cohort)), self.guard.limit(self._measure("update", tally))
-        total = None if a.aggregate is None else a.aggregate.start()
-        reply = self.clients.exchange(
-            train(a, self.options), x, self.stats, broadcast, t, cohort, min(limit, self.guard.norm or limit), total
-        )
-        tally.count(reply)
+        reply = self._exchange("updates", broadcast, t, cohort, min(limit, self.guard.norm or limit), tally)
         errors.append(_relative_error(reply))
         answered = [c for c, _ in cohort if c not in reply.lost]
         if len(answered) < least or self._some_explode("update", reply, tally):
@@ -247,6 +243,13 @@ class Session:
             if not self.guard.sound(new, x, usual) or self._rolled_back_too_often():
                 return None
         return Taken(new, new_stats, server, drift, down, private, mean, reply.metrics, answered, max(errors))
+
+    def _exchange(
+        self, kind: str, broadcast: State, t: int, cohort: list[tuple[int, int]], limit: float, tally: Tally
+    ) -> Reply:
+        reply = self.clients.exchange(Order(kind, self.x, self.stats, broadcast, t, cohort, limit, tally.calls))
+        tally.count(reply)
+        return reply
 
     def _released(self, privacy: Privacy, mean: Mean, answered: int, private: State, source: torch.Generator) -> Mean:
         """The mean as it may be known; the denominator does not depend on who answered."""

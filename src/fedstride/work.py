@@ -15,7 +15,7 @@ from fedstride.client.objective import Terms
 from fedstride.client.site import Site
 from fedstride.client.step import Armijo, Constant, DeltaSGD, Momentum, PerStep, Polyak
 from fedstride.rows import Col, Rows, State, Vec, generator, repeat, sq
-from fedstride.wire import send
+from fedstride.wire import Aggregator, WeightedMean, send
 
 BLIND_TO_AXES = (Armijo, Constant, DeltaSGD, Momentum, PerStep, Polyak)
 WITHIN_ROUND = ("anchor", "anchor_loss")  # what a client remembers from one exchange of a round to the next
@@ -37,6 +37,21 @@ class Upload:
 
 
 Work = Callable[[Site, Vec, State], Upload]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What clients do when they are asked, and what their uploads become."""
+
+    work: Work
+    total: Callable[[], Aggregator] = WeightedMean
+
+
+def exchanges(algorithm: Algorithm, options: Options) -> dict[str, Exchange]:
+    """All that an algorithm asks of clients, by name: a round is one exchange of each, in this order."""
+    first = {"gradients": Exchange(send_gradients(algorithm, options))} if algorithm.exchanges_gradients else {}
+    total = WeightedMean if algorithm.aggregate is None else algorithm.aggregate.start
+    return {**first, "updates": Exchange(train(algorithm, options), total)}
 
 
 def send_gradients(algorithm: Algorithm, options: Options) -> Work:

@@ -22,6 +22,7 @@ class Plan:
     batch: Col  # b_i, samples per step
     broadcast: dict[str, Tensor] = field(default_factory=dict)  # what the server sent beside the model
     shapes: tuple[Size, ...] = ()  # of the model's tensors, in the order of a row
+    call: int = 0  # exchanges of this round before this one, in all attempts at it
 
     @property
     def tau(self) -> Col:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from fedstride.engine.local import Local
-from fedstride.engine.protocol import Clients, Engine, Reply, Task
+from fedstride.engine.protocol import Clients, Engine, Order, Reply, Task
 from fedstride.errors import InvalidInput, nearest
 
-__all__ = ["Clients", "Engine", "Local", "Reply", "Task", "engine"]
+__all__ = ["Clients", "Engine", "Local", "Order", "Reply", "Task", "engine"]
 
 ENGINES = {"auto": Local, "local": Local}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,8 +15,7 @@ from fedstride.client.site import Samples
 from fedstride.data.federation import Federation, Lazy
 from fedstride.losses import Loss
 from fedstride.rows import State, Vec
-from fedstride.wire import Aggregator
-from fedstride.work import Work
+from fedstride.work import Exchange
 
 
 @dataclass(frozen=True)
@@ -42,6 +41,20 @@ class Task:
 
 
 @dataclass(frozen=True)
+class Order:
+    """What the server asks of a cohort."""
+
+    kind: str  # name of the exchange
+    x: Vec
+    stats: Vec
+    broadcast: State
+    round: int
+    cohort: Sequence[tuple[int, int]]  # (client, steps), longest first
+    limit: float = math.inf  # longer messages are refused
+    call: int = 0  # exchanges of this round before this one, in all attempts at it
+
+
+@dataclass(frozen=True)
 class Reply:
     """The aggregate of an exchange, one number per client and metric, and who was lost and why."""
 
@@ -56,18 +69,8 @@ class Reply:
 class Clients(Protocol):
     """A federation at work."""
 
-    def exchange(
-        self,
-        work: Work,
-        x: Vec,
-        stats: Vec,
-        broadcast: State,
-        round: int,
-        cohort: Sequence[tuple[int, int]],
-        limit: float = math.inf,
-        total: Aggregator | None = None,
-    ) -> Reply:
-        """Let the cohort of (client, steps) pairs work, longest first, and aggregate; updates beyond the limit are refused.
+    def exchange(self, order: Order) -> Reply:
+        """Let a cohort work, and aggregate.
 
         What those who answered remember counts for the next exchange, and for the next round after commit().
         """
@@ -97,6 +100,6 @@ class Clients(Protocol):
 
 
 class Engine(Protocol):
-    def open(self, task: Task, fresh: Callable[[Vec], State]) -> Clients:
+    def open(self, task: Task, exchanges: Mapping[str, Exchange], fresh: Callable[[Vec], State]) -> Clients:
         """Bring a federation to work; fresh(x) = what a client that never took part remembers."""
         ...

@@ -6,7 +6,7 @@ Deviations: none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,6 +39,7 @@ from fedstride.server import FedExP
 from fedstride.verify.law import Measured, law
 from fedstride.verify.problems import LeastSquares, Point, random_least_squares
 from fedstride.wire import TopK
+from fedstride.work import Exchange
 
 EXACT = 1e-12  # rounding of a short float64 run
 STEPS = (3, 1, 4, 2)  # tau_i
@@ -110,8 +111,8 @@ class Remembering:
 
     memory: Sequence[State]  # one per client
 
-    def open(self, task: Task, fresh: Callable[[Vec], State]) -> Clients:
-        clients = Local().open(task, fresh)
+    def open(self, task: Task, exchanges: Mapping[str, Exchange], fresh: Callable[[Vec], State]) -> Clients:
+        clients = Local().open(task, exchanges, fresh)
         clients.restore({f"memory/{i}/{name}": v for i, own in enumerate(self.memory) for name, v in own.items()})
         return clients
 

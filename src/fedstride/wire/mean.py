@@ -35,10 +35,25 @@ class Mean:
         return self.fields["square"][0]
 
 
+@dataclass
+class Node:
+    """What some clients sent, as one."""
+
+    weight: float
+    fields: State
+
+    def merge(self, right: Node) -> Node:
+        return Node(self.weight + right.weight, {k: v.add_(right.fields[k]) for k, v in self.fields.items()})
+
+
 class Aggregator(Protocol):
-    """From rows, in any order, to one row."""
+    """From rows, in any order, to one row; each number of a row by itself, so that a slice of them all is a problem alike."""
+
+    nodes: dict[tuple[int, int], Node]  # by level and position: what is added so far, to be placed elsewhere
 
     def add_rows(self, first: int, weights: Sequence[float], fields: Mapping[str, Tensor]) -> None: ...
+
+    def place(self, level: int, position: int, node: Node) -> None: ...
 
     def finish(self) -> tuple[State, float]:
         """(the aggregate of each field, the sum of the weights)."""
@@ -46,23 +61,14 @@ class Aggregator(Protocol):
 
 
 @dataclass
-class _Node:
-    weight: float
-    sums: State
-
-    def merge(self, right: _Node) -> _Node:
-        return _Node(self.weight + right.weight, {k: v.add_(right.sums[k]) for k, v in self.sums.items()})
-
-
-@dataclass
 class WeightedMean:
     """sum w_i v_i / sum w_i; add in any order, each position once. Takes ownership of what it is given."""
 
-    nodes: dict[tuple[int, int], _Node] = field(default_factory=dict)  # (level, position)
+    nodes: dict[tuple[int, int], Node] = field(default_factory=dict)
 
     def add(self, position: int, weight: float, fields: Mapping[str, Tensor]) -> None:
         scaled = {k: v if weight == 1 else v * weight for k, v in fields.items()}
-        self._place(0, position, _Node(weight, scaled))
+        self.place(0, position, Node(weight, scaled))
 
     def add_rows(self, first: int, weights: Sequence[float], fields: Mapping[str, Tensor]) -> None:
         """The rows of fields, at the positions from `first` on; with the bits that they get one by one."""
@@ -72,7 +78,7 @@ class WeightedMean:
             sums = {k: v * column for k, v in sums.items()}
 
         def place(row: int) -> None:
-            self._place(level, first + row, _Node(totals[row], {k: v[row] for k, v in sums.items()}))
+            self.place(level, first + row, Node(totals[row], {k: v[row] for k, v in sums.items()}))
 
         while totals:
             if first & 1:  # its sibling is elsewhere
@@ -87,20 +93,20 @@ class WeightedMean:
 
     def merge(self, other: WeightedMean) -> WeightedMean:
         for (level, position), node in sorted(other.nodes.items()):
-            self._place(level, position, node)
+            self.place(level, position, node)
         return self
 
     def finish(self) -> tuple[State, float]:
         """(the mean of each field, the sum of the weights)."""
-        total: _Node | None = None
+        total: Node | None = None
         for key in sorted(self.nodes, key=lambda k: k[1] << k[0]):
             total = self.nodes[key] if total is None else total.merge(self.nodes[key])
         self.nodes.clear()
         if total is None:
             return {}, 0.0
-        return {k: v / total.weight for k, v in total.sums.items()}, total.weight
+        return {k: v / total.weight for k, v in total.fields.items()}, total.weight
 
-    def _place(self, level: int, position: int, node: _Node) -> None:
+    def place(self, level: int, position: int, node: Node) -> None:
         while (level, position ^ 1) in self.nodes:
             sibling = self.nodes.pop((level, position ^ 1))
             node = sibling.merge(node) if position & 1 else node.merge(sibling)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedstride.errors import InvalidInput
 from fedstride.rows import Rows, State, Vec
-from fedstride.wire.mean import Aggregator
+from fedstride.wire.mean import Aggregator, Node
 
 
 class Robust(Protocol):
@@ -58,17 +58,21 @@ class TrimmedMean:
 
 @dataclass
 class _Rows:
-    """All rows, until the end; sorted by value, so that their order of arrival cannot matter."""
+    """All rows, until the end."""
 
     rule: Robust
-    rows: list[Mapping[str, Tensor]] = field(default_factory=list)
-    weight: float = 0.0
+    nodes: dict[tuple[int, int], Node] = field(default_factory=dict)
 
     def add_rows(self, first: int, weights: Sequence[float], fields: Mapping[str, Tensor]) -> None:
-        self.rows.append({k: v.clone() for k, v in fields.items()})
-        self.weight += sum(weights)
+        for row, weight in enumerate(weights):
+            self.place(0, first + row, Node(weight, {k: v[row].clone() for k, v in fields.items()}))
+
+    def place(self, level: int, position: int, node: Node) -> None:
+        self.nodes[level, position] = node
 
     def finish(self) -> tuple[State, float]:
-        if not self.rows:
-            return {}, 0.0
-        return {k: self.rule.combine(torch.cat([r[k] for r in self.rows])) for k in self.rows[0]}, self.weight
+        rows = [node for _, node in sorted(self.nodes.items())]
+        names = rows[0].fields if rows else {}
+        return {k: self.rule.combine(torch.stack([r.fields[k] for r in rows])) for k in names}, sum(
+            r.weight for r in rows
+        )

@@ -1,0 +1,151 @@
+"""One machine's part of the work: a model, an oracle, and the local steps of a chunk of clients."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedstride.client.plan import Plan
+from fedstride.client.site import Samples, Site, Spans
+from fedstride.data.federation import Lazy, TensorClient
+from fedstride.engine.protocol import Order, Task
+from fedstride.errors import FedstrideError
+from fedstride.model import Replica, likes_channels_last
+from fedstride.oracle.choice import Case, choose
+from fedstride.rows import Col, Rows, State, Vec
+from fedstride.work import Exchange, Upload
+
+SPAN = 256  # most samples of a client whose Gram matrix is worth its making
+SPAN_NUMBERS = 2**25  # of all clients' Gram matrices together: they are kept
+
+
+class Worker:
+    """Does what an order asks of a chunk. Threads may share it: each has a replica of the model."""
+
+    def __init__(self, task: Task, exchanges: Mapping[str, Exchange], oracle: str = "auto", chunk: int | None = None):
+        self.task, self.exchanges = task, exchanges
+        replica = Replica(task.model, task.moving)
+        self.device = replica.device
+        client, (inputs, targets) = self._largest_batch()
+        case = Case(task.model, task.loss, (inputs, targets), task.random, task.moving, task.contrast, task.mixed)
+        try:
+            self.choice = choose(case, oracle, chunk)
+        except FedstrideError:
+            raise
+        except Exception as error:
+            error.add_note(f"fedstride: before the first round, on a batch of client {client}, the largest")
+            raise
+        self.channels_last = self.choice.oracle == "loop" and likes_channels_last(task.model, inputs[:2])
+        self.spans: Spans | None = {} if self._few_samples() else None
+        self.here = threading.local()
+        self.lock = threading.Lock()
+        self.default = torch.get_default_device()
+
+    def about(self) -> dict[str, Any]:
+        return {**self.choice.about(), "channels_last": self.channels_last}
+
+    def work(
+        self,
+        order: Order,
+        chunk: Sequence[tuple[int, int]],
+        samples: Sequence[Samples],
+        memory: State,
+        stats: Rows | None,
+    ) -> tuple[Upload, Rows | None]:
+        """What the (client, steps) pairs of a chunk upload, and the statistics that stay with them, if any do."""
+        task, clients, steps = self.task, tuple(c for c, _ in chunk), tuple(tau for _, tau in chunk)
+        sizes = [len(s) for s in samples]
+        batch = [n if task.batch_size is None else min(n, task.batch_size) for n in sizes]
+        x, replica = order.x, self._replica()
+        plan = Plan(
+            seed=task.seed,
+            round=order.round,
+            rounds=task.rounds,
+            clients=clients,
+            steps=steps,
+            size=_col(x, sizes),
+            batch=_col(x, batch),
+            broadcast=order.broadcast,
+            shapes=tuple(replica.shapes),
+            call=order.call,
+        )
+        site = Site(
+            plan,
+            samples,
+            replica,
+            task.loss,
+            task.reduction,
+            task.batch_size,
+            task.random,
+            stats=stats,
+            buffers=task.buffers,
+            choice=self.choice,
+            spans=self.spans,
+        )
+        replica.train()
+        with self._surroundings():
+            upload = self.exchanges[order.kind].work(site, x, memory)
+        return upload, site.stats if task.buffers == "local" else None
+
+    def outputs(self, x: Vec, stats: Vec, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """(what a model says of inputs, their targets)."""
+        replica = self._replica()
+        replica.bind(x)
+        replica.bind_stats(stats)
+        replica.module.eval()
+        inputs, targets = (t.to(replica.device) for t in batch)
+        with self._surroundings(), torch.no_grad():
+            return replica(inputs), targets
+
+    def forget(self, chunks: set[tuple[int, ...]]) -> None:
+        """Keep of the spans those of single clients and of this round's chunks."""
+        spans = self.spans or {}
+        for clients in list(spans):
+            if len(clients) > 1 and clients not in chunks:
+                del spans[clients]
+
+    def _largest_batch(self) -> tuple[int, tuple[Tensor, Tensor]]:
+        task = self.task
+        sizes = task.clients.sizes
+        largest = max(range(len(sizes)), key=sizes.__getitem__)
+        most = sizes[largest] if task.full else min(sizes[largest], task.batch_size or sizes[largest])
+        inputs, targets = task.clients[largest].take(torch.arange(most, device="cpu"))
+        return largest, (inputs.to(self.device), targets.to(self.device))
+
+    def _few_samples(self) -> bool:
+        """True if the full-batch problems of wide linear models may be worked on in the span of their samples."""
+        form, sizes, batch = self.choice.form, self.task.clients.sizes, self.task.batch_size
+        if form is None or (batch is not None and batch < max(sizes)):
+            return False
+        if isinstance(self.task.clients, Lazy) or not isinstance(self.task.clients[0], TensorClient):
+            return False  # samples that may be others at every look
+        return 2 * max(sizes) <= form.inputs and max(sizes) <= SPAN and sum(n * n for n in sizes) <= SPAN_NUMBERS
+
+    @contextmanager
+    def _surroundings(self) -> Iterator[None]:
+        """What is a thread's own in torch: gradients on, the default device and mixed precision as the user wants them."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.enable_grad())
+            if self.default.type != "cpu":  # asked for only where it is needed, because it costs
+                stack.enter_context(self.default)
+            if self.task.mixed:
+                stack.enter_context(torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False))
+            yield
+
+    def _replica(self) -> Replica:
+        if not hasattr(self.here, "replica"):
+            task = self.task
+            with self.lock:
+                self.here.replica = Replica(task.model, task.moving, task.buffers == "frozen")
+                self.here.replica.channels_last = self.channels_last
+        replica: Replica = self.here.replica
+        return replica
+
+
+def _col(like: Tensor, values: Sequence[int]) -> Col:
+    return like.new_tensor(values)[:, None]
