@@ -17,8 +17,8 @@ ORDER = [
     *("wire", "server", "sampling", "privacy", "algorithm", "recipes", "work"),
     *("data", "engine", "faults", "guard", "history", "checkpoint", "result", "snapshot", "session"),
     *("check", "run", "optim", "models"),
-    *("loggers", "config", "live", "job", "study"),
-    *("verify", "report", "diagnose", "papers", "bench", "cli"),
+    *("loggers", "config", "live", "engine.flower", "job", "study"),
+    *("verify", "report", "diagnose", "papers", "bench", "deploy", "cli"),
 ]
 NETWORKS = ("losses", "model", "models", "oracle", "client.objective.moon")  # of all parts, these may know torch.nn
 FILES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT or path.stem not in ("__init__", "__main__"))

@@ -55,6 +55,10 @@ class TooFew(GivenUp):
     """A round that not enough clients took part in, however often it was tried; `clients` are those who were lost."""
 
 
+class Ended(FedstrideError, RuntimeError):
+    """In a process that followed another: that one ended the run, and says why itself."""
+
+
 class Unsaved(FedstrideError, OSError):
     """A file that cannot be written. `run` holds what was trained so far, if it happened in training."""
 

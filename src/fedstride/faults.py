@@ -62,6 +62,10 @@ class Faulty:
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise InvalidInput(f"Faulty: seed={self.seed!r} is not usable; expected a whole number.")
 
+    @property
+    def leads(self) -> bool:
+        return engine(self.engine).leads
+
     def open(self, task: Task, exchanges: Mapping[str, Exchange], fresh: Callable[[Vec], State]) -> Clients:
         failing = {kind: replace(e, work=failing_work(self, e.work)) for kind, e in exchanges.items()}
         return cast(Clients, FaultyClients(self, engine(self.engine).open(task, failing, fresh)))

@@ -108,6 +108,11 @@ def execute(job: Job, folder: Path, callbacks: Sequence[Callable[[Event], object
         return _execute(job, folder, callbacks)
 
 
+def follow(job: Job) -> None:
+    """The part of a process that works for the one that executes the job."""
+    train(job.model, job.loss, job.clients, job.config.make_algorithm(), test=job.test, **job.config.arguments(None))
+
+
 def _execute(job: Job, folder: Path, callbacks: Sequence[Callable[[Event], object]]) -> Run:
     config = job.config
     replace_file(folder / CONFIG, to_toml(config))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedstride import check
+from fedstride import check, snapshot
 from fedstride.algorithm import Algorithm
 from fedstride.check import LocalSteps
 from fedstride.checkpoint import Checkpoints, Clock, locked, newest, prune
@@ -81,7 +81,8 @@ def train(
     batch_size: samples per step; None = the full batch.
     weights: of the clients in every mean: "uniform", "samples", or one number per client.
     test: (inputs, targets) to evaluate the returned model on after each round.
-    engine: "auto", "local", or an engine such as fs.engine.Local(workers=2). What it chose is in run.engine.
+    engine: "auto", "local", "torchrun" (see docs/many-machines.md), or an engine such as fs.engine.Local(workers=2). What it
+        chose is in run.engine.
     checkpoint: a folder; the run is saved there after each round and goes on from there when called again. With
         fs.Checkpoints(folder, every=..., seconds=..., keep=...) less often, or with more files kept.
     callbacks: functions of an Event with .round, .x and .metrics.
@@ -112,7 +113,10 @@ def train(
     batch_size = None if batch_size is None else check.whole("batch_size", batch_size)
     if not isinstance(callbacks, list | tuple):
         raise InvalidInput(f"callbacks={callbacks!r} is not usable; expected a list of functions of one event.")
+    where = engine_of(engine)
     when = checkpoint if isinstance(checkpoint, Checkpoints | None) else Checkpoints(checkpoint)
+    if not where.leads:
+        when = None  # another process writes
     if not isinstance(guard, Guard | None):
         raise InvalidInput(f"guard={guard!r} is not usable; expected fs.Guard(...), or None.")
     for i, callback in enumerate(callbacks):
@@ -145,15 +149,17 @@ def train(
     check.fits(chosen, task, options, cohorts, steps, tested=test is not None)
     with nullcontext() if when is None else locked(when.path):
         replica = Replica(model, probed.moving)
-        at_work = engine_of(engine).open(task, exchanges(chosen, options), chosen.memory)
+        at_work = where.open(task, exchanges(chosen, options), chosen.memory)
         row, stats = replica.row(), replica.stats()
         parts = (chosen, options, task, at_work, cohorts, steps, held_out, row, stats)
-        return _rounds(Session(*parts, evaluate_every, guard or Guard()), rounds, when, callbacks)
+        session = Session(*parts, evaluate_every, guard or Guard())
+        return _rounds(session, rounds, when, callbacks) if where.leads else session.follow()
 
 
 def _rounds(
     session: Session, rounds: int, when: Checkpoints | None, callbacks: Sequence[Callable[[Event], object]]
 ) -> Run:
+    outcome = None
     try:
         if when is not None:
             newest(when.path, session.resume)
@@ -175,12 +181,13 @@ def _rounds(
             with _saved_when_it_fails(session, clock):
                 for callback in callbacks:
                     callback(Event(session.round, session.x.clone(), row))
+        outcome = snapshot.contents(session)
         return session.run()
     except Unsaved as error:
         error.run = session.run()
         raise
     finally:
-        session.clients.close()
+        session.clients.close(outcome)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from fedstride.engine import Clients, Order, Reply, Task
 from fedstride.engine.door import OWN_FAULT
 from fedstride.errors import Diverged, TooFew
 from fedstride.guard import Guard
-from fedstride.history import History, Row
+from fedstride.history import History, Row, unpack
 from fedstride.model import Replica
 from fedstride.privacy import Privacy
 from fedstride.result import Run
@@ -319,6 +319,12 @@ class Session:
         """What there is so far, as a user gets it."""
         model = Replica(self.task.model, self.task.moving).exported(self.output, self.stats)
         return Run(model, self.x, self.history, self.algorithm, self.clients.about())
+
+    def follow(self) -> Run:
+        """Work for the process that leads, until the run is over."""
+        outcome = self.clients.follow(self.test)  # type: ignore[attr-defined]
+        snapshot.adopt(self, outcome, list(unpack(bytes(outcome[0]["history"].numpy()))))
+        return self.run()
 
     def save(self, when: Checkpoints) -> None:
         snapshot.save(self, self._about, when)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,9 @@ import torch
 from fedstride import checkpoint
 from fedstride.checkpoint import Checkpoints
 from fedstride.data.federation import Federation, Lazy, TensorClient
+from fedstride.engine import Contents
 from fedstride.errors import Corrupt, InvalidInput
-from fedstride.history import History
+from fedstride.history import History, Row
 from fedstride.rows import State, seed_of
 
 if TYPE_CHECKING:
@@ -23,13 +25,27 @@ PARTS = ("server", "drift", "down", "private")
 About = dict[str, Any]
 
 
-def save(session: Session, about: About, when: Checkpoints) -> None:
-    parts = {name: getattr(session, name) for name in PARTS} | {"clients": session.clients.state()}
-    tensors = {f"{name}/{k}": v for name, part in parts.items() for k, v in part.items()}
+def contents(session: Session) -> Contents:
+    """All but what the clients remember."""
+    tensors = {f"{name}/{k}": v for name in PARTS for k, v in getattr(session, name).items()}
     tensors |= {name: getattr(session, name) for name in VECTORS}
     tensors["history"] = torch.frombuffer(bytearray(session.history.packed()), dtype=torch.uint8)
-    meta = {"kind": "checkpoint", "about": about, "releases": session.releases, "usual": session.usual}
-    checkpoint.write(when, session.round, tensors, meta)
+    return tensors, {"releases": session.releases, "usual": session.usual}
+
+
+def adopt(session: Session, given: Contents, history: Sequence[Row]) -> None:
+    tensors, meta = given
+    for name in VECTORS:
+        setattr(session, name, tensors[name].to(session.x.device))
+    for name in PARTS:
+        setattr(session, name, {k: v.to(session.x.device) for k, v in _part(tensors, name).items()})
+    session.history, session.releases, session.usual = History(history), meta["releases"], meta["usual"]
+
+
+def save(session: Session, about: About, when: Checkpoints) -> None:
+    tensors, meta = contents(session)
+    memories = {f"clients/{k}": v for k, v in session.clients.state().items()}
+    checkpoint.write(when, session.round, tensors | memories, {"kind": "checkpoint", "about": about, **meta})
 
 
 def resume(session: Session, about: About, path: Path) -> None:
@@ -54,17 +70,12 @@ def resume(session: Session, about: About, path: Path) -> None:
     for key, v in expected.items():
         if key not in tensors or (tensors[key].shape, tensors[key].dtype) != (v.shape, v.dtype):
             raise Corrupt(f"{path}: {key!r} is not what this run needs.")
+    session.clients.restore(_part(tensors, "clients"))
+    adopt(session, (tensors, meta), history)
 
-    def part(name: str) -> State:
-        return {k.removeprefix(f"{name}/"): v for k, v in tensors.items() if k.startswith(f"{name}/")}
 
-    session.clients.restore(part("clients"))
-    device = session.x.device
-    for name in VECTORS:
-        setattr(session, name, tensors[name].to(device))
-    for name in PARTS:
-        setattr(session, name, {k: v.to(device) for k, v in part(name).items()})
-    session.history, session.releases, session.usual = History(history), releases, usual
+def _part(tensors: State, name: str) -> State:
+    return {k.removeprefix(f"{name}/"): v for k, v in tensors.items() if k.startswith(f"{name}/")}
 
 
 def about(session: Session) -> About:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import fedstride as fs
-from fedstride.engine import store
+from fedstride.engine import Engine, Local, store
 from fedstride.models.network import Network
 from fedstride.recipes import RECIPES
 from tests.problems import classification, seeded
@@ -49,7 +50,9 @@ class Scenario:
     every: int = 1
     keep: int = 2
 
-    def train(self, folder: Path | None, workers: int) -> fs.Run:
+    def train(
+        self, folder: Path | None, workers: int, engine: Callable[[Local], Engine] = lambda local: local
+    ) -> fs.Run:
         """The run, saved in this folder, and gone on with if it is there already."""
         if self.on_disk:
             store.LIMIT = 0
@@ -57,7 +60,7 @@ class Scenario:
         features, classes = test[0][0].numel(), int(test[1].max()) + 1
         middle = [nn.BatchNorm1d(16), nn.Dropout(0.2)] if self.statistics else []
         body = nn.Sequential(nn.Flatten(), nn.Linear(features, 16), *middle, nn.Tanh())
-        local = fs.engine.Local(workers, self.oracle, chunk=2)
+        chosen = engine(Local(workers, self.oracle, chunk=2))
         return fs.train(
             seeded(lambda: Network(body, nn.Linear(16, classes)), torch.float32, self.seed),
             "cross_entropy",
@@ -70,7 +73,7 @@ class Scenario:
             test=None if self.statistics else test,
             seed=self.seed,
             buffers="local" if self.statistics else "average",
-            engine=fs.faults.Faulty(local, seed=self.seed, **FAULTS) if self.faults else local,
+            engine=fs.faults.Faulty(chosen, seed=self.seed, **FAULTS) if self.faults else chosen,
             checkpoint=None if folder is None else fs.Checkpoints(folder, every=self.every, keep=self.keep),
         )
 

@@ -15,6 +15,7 @@ import fedstride
 from fedstride.cli.bench import app as bench
 from fedstride.cli.common import Json
 from fedstride.cli.data import app as data
+from fedstride.cli.deploy import app as deploy
 from fedstride.cli.diagnose import diagnose
 from fedstride.cli.reproduce import reproduce
 from fedstride.cli.run import compare, report, run
@@ -66,3 +67,4 @@ def algorithms(as_json: Json = False) -> None:
 app.command()(verify)
 app.command()(reproduce)
 app.add_typer(bench, name="bench")
+app.add_typer(deploy, name="deploy")

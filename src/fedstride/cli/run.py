@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import statistics
 import sys
+from contextlib import suppress
 from datetime import datetime
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich import box
 from rich.console import Console
@@ -18,8 +21,10 @@ from rich.table import Table
 
 from fedstride.checkpoint import replace_file
 from fedstride.cli.common import errors_without_traceback
-from fedstride.config import TASKS, Config, parse_setting, resolve, to_toml
-from fedstride.errors import GivenUp, InvalidInput
+from fedstride.config import TASKS, Config, parse_algorithm, parse_setting, resolve, split, to_toml
+from fedstride.engine.link import LEADER, Link
+from fedstride.engine.torchrun import Torchrun, launched
+from fedstride.errors import Ended, GivenUp, InvalidInput
 from fedstride.live import Stopped, line, shown, stop_after_round
 
 Task = Annotated[str, typer.Argument(help=f"One of {', '.join(TASKS)}.")]
@@ -78,7 +83,7 @@ def compare(
     from fedstride.report import write
 
     with errors_without_traceback():
-        names = _names(algorithms)
+        names = split(algorithms)
         jobs = {
             (name, seed): _resolve(task, config, [*settings, f"training.seed={seed}"], rounds, name)
             for name in names
@@ -91,6 +96,8 @@ def compare(
                 _one(chosen, folder / _folder_name(name, seed), True, "quiet" if quiet else "live", title)
             except GivenUp as error:
                 typer.echo(f"{title}: {error}", err=True)
+        if launched() and not Torchrun().leads:
+            return
         listed: list[dict[str, Any]] = [{"folder": _folder_name(n, s), "algorithm": n, "seed": s} for n, s in jobs]
         index = {
             "task": task,
@@ -117,11 +124,17 @@ def _one(config: Config, folder: Path, resume: bool, mode: str, title: str | Non
     from fedstride.report import write
 
     title = title or f"{config.task}, {config.algorithm['name']}"
+    link = Link(torch.device(config.arguments(None)["device"] or "cpu")) if launched() else None
+    if link is not None and link.rank != LEADER:
+        _follow(config, link)
+        return None
     found = job.status(folder)
     if found != "new" and not resume:
         raise InvalidInput(f"--out {folder}: it holds a run already; go on with --resume, or choose another folder.")
     if found != "new" and to_toml(resolve(file=folder / job.CONFIG)) != to_toml(config):
         raise InvalidInput(f"--out {folder}: it holds a run with another configuration; choose another folder.")
+    if link is not None:
+        link.agree(found != "finished")
     if found == "finished":
         return f"{title}: finished already, nothing to do"
     console = Console(stderr=mode == "json")
@@ -136,21 +149,23 @@ def _one(config: Config, folder: Path, resume: bool, mode: str, title: str | Non
     return f"{title}: {line(result.history[-1])}"
 
 
+def _follow(config: Config, link: Link) -> None:
+    """Work for the process that leads, if it has anything to do; it alone hears Ctrl-C, and speaks."""
+    from fedstride import job
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if link.agree(False):
+        with suppress(Ended):
+            job.follow(job.prepare(config))
+
+
 def _resolve(task: str, file: Path | None, settings: list[str], rounds: int | None, algorithm: str | None) -> Config:
     given = dict(parse_setting(text) for text in settings)
     if rounds is not None:
         given["training.rounds"] = rounds
     if algorithm is not None:
-        name, _, arguments = algorithm.partition("(")
-        given["algorithm.name"] = name
-        given |= {f"algorithm.{k}": v for k, v in map(parse_setting, _names(arguments.rstrip(")")))}
+        given |= {f"algorithm.{k}": v for k, v in parse_algorithm(algorithm).items()}
     return resolve(task, file, given)
-
-
-def _names(text: str) -> list[str]:
-    """Split at commas outside of parentheses."""
-    names = [name.strip() for name in re.split(r",(?![^()]*\))", text)]
-    return [name for name in names if name]
 
 
 def _new_folder(name: str) -> Path:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fedstride.engine.local import Local
-from fedstride.engine.protocol import Clients, Engine, Order, Reply, Task
+from fedstride.engine.protocol import Clients, Contents, Engine, Order, Reply, Task
+from fedstride.engine.torchrun import Torchrun
 from fedstride.errors import InvalidInput, nearest
 
-__all__ = ["Clients", "Engine", "Local", "Order", "Reply", "Task", "engine"]
+__all__ = ["Clients", "Contents", "Engine", "Local", "Order", "Reply", "Task", "Torchrun", "engine"]
 
-ENGINES = {"auto": Local, "local": Local}
+ENGINES: dict[str, Callable[[], Engine]] = {"auto": Local, "local": Local, "torchrun": Torchrun}
 
 
 def engine(choice: str | Engine) -> Engine:

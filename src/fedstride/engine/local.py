@@ -24,11 +24,11 @@ from torch import Tensor
 from fedstride.client.site import Samples
 from fedstride.engine.door import Admitted, admit
 from fedstride.engine.pace import Pace
-from fedstride.engine.protocol import Order, Reply, Task
+from fedstride.engine.protocol import Contents, Order, Reply, Task
 from fedstride.engine.store import store
 from fedstride.engine.worker import Worker
 from fedstride.errors import InvalidInput, nearest
-from fedstride.losses import correct
+from fedstride.losses import Loss, correct
 from fedstride.model import Replica
 from fedstride.oracle.choice import ORACLES
 from fedstride.rows import State, Vec
@@ -78,6 +78,10 @@ class Local:
         if self.oracle not in ORACLES:
             raise InvalidInput(f"Local: oracle={self.oracle!r} is unknown; {nearest(str(self.oracle), ORACLES)}")
 
+    @property
+    def leads(self) -> bool:
+        return True
+
     def open(self, task: Task, exchanges: Mapping[str, Exchange], fresh: Callable[[Vec], State]) -> LocalClients:
         return LocalClients(self, task, exchanges, fresh)
 
@@ -98,10 +102,12 @@ class LocalClients:
         self.task, self.exchanges = task, exchanges
         self.worker = Worker(task, exchanges, engine.oracle, engine.chunk)
         replica, many = Replica(task.model, task.moving), len(task.clients)
-        self.store = store(fresh, replica.row(), many, task.folder, "memory", task.keep)
+        self.origin = replica.row()
+        self.store = store(fresh, self.origin, many, task.folder, "memory", task.keep)
         self.statistics = store(
             lambda stats: {"stats": stats}, replica.stats(), many, task.folder, "statistics", task.keep
         )
+        self._stores = {"memory": self.store, "statistics": self.statistics}
         self.lock = threading.Lock()
         # Dropout draws from one generator per process: such models take one worker, for the sake of the bits.
         most = 1 if task.random or self.worker.device.type != "cpu" else engine.workers or cores()
@@ -177,34 +183,56 @@ class LocalClients:
         return [answers[i] for i in range(len(parts))]
 
     def commit(self) -> None:
-        self.store.commit()
-        self.statistics.commit()
+        for kept in self._stores.values():
+            kept.commit()
 
     def discard(self) -> None:
-        self.store.discard()
-        self.statistics.discard()
+        for kept in self._stores.values():
+            kept.discard()
 
     def evaluate(self, x: Vec, stats: Vec, test: Samples) -> tuple[float, float | None]:
-        n, size = len(test), EVALUATION_CHUNK
-        parts = [torch.arange(i, min(i + size, n), device="cpu") for i in range(0, n, size)]
-        results = list(self.pool.map(lambda index: self.worker.outputs(x, stats, test.take(index)), parts))
-        output, targets = (torch.cat(part) for part in zip(*results, strict=True))
-        right = correct(output, targets)
-        return float(self.task.loss(output, targets)), None if right is None else float(right) / targets.numel()
+        return score(self.task.loss, self.outputs(x, stats, test, evaluation_parts(len(test))))
+
+    def outputs(self, x: Vec, stats: Vec, test: Samples, parts: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """(what the model says, targets) of parts of the test set."""
+        return list(self.pool.map(lambda index: self.worker.outputs(x, stats, test.take(index)), parts))
 
     def state(self) -> dict[str, Tensor]:
-        kept = {f"memory/{k}": v for k, v in self.store.state().items()}
-        return kept | {f"statistics/{k}": v for k, v in self.statistics.state().items()}
+        return {f"{prefix}/{k}": v for prefix, kept in self._stores.items() for k, v in kept.state().items()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        for prefix, kept in (("memory/", self.store), ("statistics/", self.statistics)):
-            part = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+        for prefix, kept in self._stores.items():
+            part = {k.removeprefix(f"{prefix}/"): v for k, v in state.items() if k.startswith(f"{prefix}/")}
             kept.restore(part, lambda v: v.to(self.worker.device))
 
-    def close(self) -> None:
+    def remembers(self, client: int) -> bool:
+        return any(kept.has(client) for kept in self._stores.values())
+
+    def memory(self, client: int) -> dict[str, Tensor]:
+        """What a client remembers that remembers anything, under the names of state()."""
+        found: dict[str, Tensor] = {}
+        for prefix, kept in self._stores.items():
+            if kept.has(client):
+                found |= {f"{prefix}/{client}/{k}": v[0] for k, v in kept.rows([client], self.origin).items()}
+        return found
+
+    def stage(self, memories: Mapping[str, Tensor]) -> None:
+        """What clients remember from now on, under the names of state()."""
+        states: dict[tuple[str, int], State] = {}
+        for key, v in memories.items():
+            prefix, client, name = key.split("/", 2)
+            states.setdefault((prefix, int(client)), {})[name] = v.to(self.worker.device)[None]
+        for (prefix, number), state in states.items():
+            self._stores[prefix].stage([number], state)
+
+    def forget(self, client: int) -> None:
+        for kept in self._stores.values():
+            kept.stage([client], {})
+
+    def close(self, outcome: Contents | None = None) -> None:
         self.pool.shutdown(cancel_futures=True)
-        self.store.close()
-        self.statistics.close()
+        for kept in self._stores.values():
+            kept.close()
 
     def _run(self, lane: Callable[[], None], chunks: int) -> None:
         """The work in as many lanes as are worth it; alone, in the caller's thread."""
@@ -217,6 +245,18 @@ class LocalClients:
             job.exception()  # all come to an end first
         for job in jobs:
             job.result()
+
+
+def evaluation_parts(samples: int) -> list[Tensor]:
+    size = EVALUATION_CHUNK
+    return [torch.arange(i, min(i + size, samples), device="cpu") for i in range(0, samples, size)]
+
+
+def score(loss: Loss, results: Sequence[tuple[Tensor, Tensor]]) -> tuple[float, float | None]:
+    """(loss, accuracy or None) of (outputs, targets), part by part."""
+    output, targets = (torch.cat(part) for part in zip(*results, strict=True))
+    right = correct(output, targets)
+    return float(loss(output, targets)), None if right is None else float(right) / targets.numel()
 
 
 def replied(answers: Sequence[Answer], fields: State, weight: float) -> Reply:

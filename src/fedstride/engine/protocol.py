@@ -66,6 +66,9 @@ class Reply:
     refused: Counter[str] = field(default_factory=Counter)  # all that was left out, by reason
 
 
+Contents = tuple[dict[str, Tensor], dict[str, Any]]  # of a snapshot: tensors and facts
+
+
 class Clients(Protocol):
     """A federation at work."""
 
@@ -96,10 +99,17 @@ class Clients(Protocol):
         """How gradients are computed, and by how many workers."""
         ...
 
-    def close(self) -> None: ...
+    def close(self, outcome: Contents | None = None) -> None:
+        """The run is over; its outcome, if it has one, for processes that followed."""
+        ...
 
 
 class Engine(Protocol):
+    @property
+    def leads(self) -> bool:
+        """Whether this process holds the session; one that does not, follows: see engine/torchrun.py."""
+        ...
+
     def open(self, task: Task, exchanges: Mapping[str, Exchange], fresh: Callable[[Vec], State]) -> Clients:
         """Bring a federation to work; fresh(x) = what a client that never took part remembers."""
         ...

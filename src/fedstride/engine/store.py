@@ -53,6 +53,10 @@ class Store:
         for i, client in enumerate(clients):
             self.staged[client] = {name: v[i].clone() for name, v in rows.items()}
 
+    def has(self, client: int) -> bool:
+        """Whether a client remembers anything by itself."""
+        return bool(self.staged.get(client, self.kept.get(client)))
+
     def commit(self) -> None:
         for client, state in self.staged.items():
             lasting = {name: v for name, v in state.items() if name in self.example}
@@ -131,6 +135,10 @@ class FileStore:
         for i, client in enumerate(clients):
             self._release(client)
             self.staged[client] = self._put([v[i] for v in mine.values()]) if mine else (NONE, 0)
+
+    def has(self, client: int) -> bool:
+        slot, _ = self.staged.get(client, (int(self.slots[client]), 0))
+        return slot != NONE or self.others.has(client)
 
     def commit(self) -> None:
         for client, (slot, total) in self.staged.items():

@@ -110,6 +110,7 @@ class Remembering:
     """The local engine, with clients that took part before."""
 
     memory: Sequence[State]  # one per client
+    leads = True
 
     def open(self, task: Task, exchanges: Mapping[str, Exchange], fresh: Callable[[Vec], State]) -> Clients:
         clients = Local().open(task, exchanges, fresh)

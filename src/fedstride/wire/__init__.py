@@ -2,7 +2,7 @@
 
 from fedstride.wire.compress import Compressor, Quantize, RandomK, TopK
 from fedstride.wire.feedback import send
-from fedstride.wire.mean import Aggregator, Mean, WeightedMean
+from fedstride.wire.mean import Aggregator, Mean, Node, WeightedMean
 from fedstride.wire.robust import Median, Robust, TrimmedMean
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "Compressor",
     "Mean",
     "Median",
+    "Node",
     "Quantize",
     "RandomK",
     "Robust",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Protocol
 
 import torch
@@ -35,7 +36,7 @@ class Median:
 
     def combine(self, V: Rows) -> Vec:
         middle = V.sort(0).values[(len(V) - 1) // 2 : len(V) // 2 + 1]
-        return middle.mean(0)
+        return _mean(middle)
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,13 @@ class TrimmedMean:
 
     def combine(self, V: Rows) -> Vec:
         cut = int(self.share * len(V))
-        return V.sort(0).values[cut : len(V) - cut].mean(0)
+        return _mean(V.sort(0).values[cut : len(V) - cut])
+
+
+def _mean(V: Rows) -> Vec:
+    """Row after row: torch's own order of a sum depends on the number of columns, of which there may be a slice only."""
+    total: Vec = reduce(torch.add, V)
+    return total / len(V)
 
 
 @dataclass
@@ -72,7 +79,5 @@ class _Rows:
 
     def finish(self) -> tuple[State, float]:
         rows = [node for _, node in sorted(self.nodes.items())]
-        names = rows[0].fields if rows else {}
-        return {k: self.rule.combine(torch.stack([r.fields[k] for r in rows])) for k in names}, sum(
-            r.weight for r in rows
-        )
+        names, weight = rows[0].fields if rows else {}, sum(r.weight for r in rows)
+        return {k: self.rule.combine(torch.stack([r.fields[k] for r in rows])) for k in names}, weight

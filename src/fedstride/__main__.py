@@ -1,0 +1,5 @@
+"""python -m fedstride, as torchrun starts it."""
+
+from fedstride.cli import app
+
+app(prog_name="fedstride")

@@ -1,0 +1,11 @@
+#!/bin/sh
+# Starts node @NUMBER@ of the federation at @ADDRESS@. Needs: pip install 'fedstride[flower]'
+#     ./start.sh 'data="/srv/patients.csv"'
+# What is given reaches the app's load_data as `node`. The only connections are those to @ADDRESS@.
+# Nobody else may have the file `key`. A second node on the same machine: PORT=9095 ./start.sh ...
+set -eu
+cd "$(dirname "$0")"
+umask 077
+export FLWR_HOME="$PWD/flower" FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
+exec flower-supernode --superlink @ADDRESS@ --root-certificates ca.crt --auth-supernode-private-key key \
+    --port "${PORT:-9094}" --node-config "client=@NUMBER@ $*"

@@ -1,0 +1,154 @@
+"""One run on many processes has the bits of the local engine, whatever their number, and after any of them dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from contextlib import ExitStack
+
+import pytest
+import torch
+
+import fedstride as fs
+from fedstride.engine.torchrun import deal
+from tests.engine.many import every_algorithm, here, long
+from tests.problems import learn
+
+LAUNCH = [sys.executable, "-m", "torch.distributed.run"]
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+
+
+def torchrun(processes, *command, restarts=0):
+    given = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={processes}", f"--max-restarts={restarts}"]
+    done = subprocess.run(
+        [*LAUNCH, *given, *map(str, command)],
+        env={**os.environ, **LOOPBACK},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    return done
+
+
+def written(folder, processes):
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(processes)]
+
+
+def test_every_algorithm_has_the_bits_of_the_local_engine_in_all_processes(tmp_path):
+    done = torchrun(3, "-m", "tests.engine.many", tmp_path)
+    assert done.returncode == 0, done.stderr
+    expected = here(every_algorithm())
+    for found in written(tmp_path, 3):
+        assert [name for name in expected if found[name] != expected[name]] == []
+
+
+def test_runs_go_on_with_another_number_of_processes(tmp_path):
+    for processes, rounds in ((2, 5), (4, 8), (1, 10)):
+        done = torchrun(processes, "-m", "tests.engine.many", tmp_path, "--algorithm=scaffold", f"--rounds={rounds}")
+        assert done.returncode == 0, done.stderr
+    assert written(tmp_path, 1) == [here(long("scaffold", 10))]
+    torch.manual_seed(0)
+    local = long("scaffold", 12)["scaffold"].train(tmp_path / "runs" / "scaffold", 1)
+    torch.manual_seed(0)
+    assert torch.equal(local.x, long("scaffold", 12)["scaffold"].train(None, 1).x)
+
+
+def test_processes_that_die_are_started_again_and_leave_no_trace(tmp_path):
+    done = torchrun(
+        *(2, "-m", "tests.engine.many", tmp_path, "--algorithm=scaffold", "--rounds=150", "--kills=2"), restarts=3
+    )
+    assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "deaths").read_text().splitlines()) == 2
+    assert written(tmp_path, 2) == [here(long("scaffold", 150))] * 2
+
+
+def test_the_command_line_trains_with_many_processes(tmp_path):
+    out, run = tmp_path / "run", ["-m", "fedstride", "run", "digits", "--rounds", "3"]
+    done = torchrun(2, *run, "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("round 3/3") == 1
+    alone = subprocess.run(
+        [sys.executable, *run, "--out", tmp_path / "alone"], env={**os.environ, **LOOPBACK}, text=True
+    )
+    assert alone.returncode == 0
+    assert (out / "model.safetensors").read_bytes() == (tmp_path / "alone" / "model.safetensors").read_bytes()
+    assert json.loads((out / "environment.json").read_text())["processes"] == 2
+    again = torchrun(2, *run, "--out", out, "--resume")
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.count("finished already") == 1
+
+
+def test_an_error_ends_all_processes_and_is_told_once(tmp_path):
+    wrong = ["--set", "training.local_steps=3", "--set", "algorithm.lr=1e9", "--algorithm", "fedavg"]
+    done = torchrun(2, "-m", "fedstride", "run", "digits", "--rounds", "3", "--out", tmp_path / "run", *wrong)
+    assert done.returncode != 0
+    assert done.stderr.count("The run diverged") == 1
+
+
+def two_machines(stack):
+    """Two network namespaces with a wire between them: the commands that run something in each."""
+
+    def ip(*arguments):
+        return subprocess.run(["ip", *arguments], capture_output=True, text=True, check=True)
+
+    name = uuid.uuid4().hex[:6]
+    spaces, ends = [f"fs{name}a", f"fs{name}b"], [f"v{name}a", f"v{name}b"]
+    try:
+        for space in spaces:
+            ip("netns", "add", space)
+            stack.callback(ip, "netns", "delete", space)
+        ip("link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
+        for i, (space, end) in enumerate(zip(spaces, ends, strict=True)):
+            ip("link", "set", end, "netns", space)
+            ip("-n", space, "addr", "add", f"10.77.0.{i + 1}/24", "dev", end)
+            for device in (end, "lo"):
+                ip("-n", space, "link", "set", device, "up")
+    except (subprocess.CalledProcessError, FileNotFoundError) as error:
+        pytest.skip(f"no network namespaces here: {getattr(error, 'stderr', error)}")
+    entries = [["ip", "netns", "exec", space] for space in spaces]
+    return list(zip(entries, ends, ("10.77.0.1", "10.77.0.2"), strict=True))
+
+
+@pytest.mark.skipif(shutil.which("ip") is None or os.geteuid() != 0, reason="needs root and iproute2")
+def test_two_machines_have_the_bits_of_one(tmp_path):
+    work = ["-m", "tests.engine.many", str(tmp_path), "--algorithm=scaffold", "--rounds=6"]
+    with ExitStack() as stack:
+        started = []
+        for enter, device, address in two_machines(stack):
+            given = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-endpoint=10.77.0.1:29555"]
+            environment = {**os.environ, "GLOO_SOCKET_IFNAME": device, "OMP_NUM_THREADS": "1"}
+            given.append(f"--rdzv-conf=is_host={address == '10.77.0.1'}")
+            command = [*enter, *LAUNCH, *given, f"--local-addr={address}", *work]
+            started.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
+            stack.callback(started[-1].kill)
+        for process in started:
+            _, said = process.communicate(timeout=200)
+            assert process.returncode == 0, said
+    assert written(tmp_path, 2) == [here(long("scaffold", 6))] * 2
+
+
+def test_without_torchrun_there_is_a_clear_error(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(
+        fs.InvalidInput, match=r"engine='torchrun': RANK is not set.*torchrun --nproc-per-node 2 SCRIPT"
+    ):
+        learn("fedavg", engine="torchrun")
+
+
+@pytest.mark.parametrize(
+    ("costs", "world", "ranks"),
+    [
+        ([1] * 10, 2, [0] * 5 + [1] * 5),
+        ([5, 1, 1, 1, 1, 1], 2, [0, 1, 1, 1, 1, 1]),
+        ([1, 1], 4, [1, 3]),
+        ([3], 2, [1]),
+        ([1, 1, 1], 1, [0, 0, 0]),
+        ([], 3, []),
+    ],
+)
+def test_work_is_dealt_out_in_neighbours_of_like_cost(costs, world, ranks):
+    assert deal(costs, world) == ranks
