@@ -4,7 +4,7 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-crash test-faults test-fuzz test-soak check verify bench-peers format clean FORCE
+.PHONY: help setup demo test test-crash test-faults test-fuzz test-kills test-soak check verify bench-peers format clean FORCE
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -30,6 +30,9 @@ test-faults: setup  ## train with clients that fail, against the same runs witho
 
 test-fuzz: setup  ## 10,000 inputs that nobody would give, each a result or a clear error (20 minutes)
 	@$(LONG).fuzz --inputs 10000 $(FIGURES)
+
+test-kills: setup  ## kill processes, servers and nodes of distributed runs, 20 times each (30 minutes)
+	@$(LONG).kills --times 20 $(FIGURES)
 
 test-soak: setup  ## 10,000 rounds, in which memory must not grow (5 minutes)
 	@$(LONG).soak $(FIGURES)

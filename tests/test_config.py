@@ -6,7 +6,7 @@ import fedstride as fs
 from fedstride import InvalidInput
 from fedstride.client.objective import Proximal
 from fedstride.client.step import Adam, Polyak
-from fedstride.config import TASKS, parse_setting, resolve, to_toml
+from fedstride.config import TASKS, algorithm_of, parse_setting, resolve, split, to_toml
 
 
 def settings(*texts):
@@ -191,3 +191,28 @@ def test_naming_the_usual_model_keeps_its_options(tmp_path):
     file = tmp_path / "a.toml"
     file.write_text("[model]\noptions = {hidden = [5]}\n")
     assert resolve(file=file, settings={"model.name": "mlp"}).model.options == {"hidden": [5]}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("auto", fs.recipes.auto()),
+        ("fedexp(lr=0.1)", fs.recipes.fedexp(lr=0.1)),
+        (" fedadam ( betas=[0.5, 0.6], tau = 0.1 ) ", fs.recipes.fedadam(betas=(0.5, 0.6), tau=0.1)),
+        ("fedexp(server_lr_max=none, lr=1)", fs.recipes.fedexp(lr=1)),
+        ('fedlin(up={part="TopK", k=5}, lr=0.2)', fs.recipes.fedlin(up=fs.TopK(5), lr=0.2)),
+        ('custom(step={part="DeltaSGD", lr0=0.1})', fs.Algorithm(step=fs.DeltaSGD(0.1))),
+    ],
+)
+def test_an_algorithm_in_one_line(text, expected):
+    assert algorithm_of(text) == expected
+
+
+@pytest.mark.parametrize("text", ["fedavgg", "fedavg(lrr=1)", "fedavg(0.1)", ""])
+def test_a_line_that_is_no_algorithm_is_refused(text):
+    with pytest.raises(InvalidInput):
+        algorithm_of(text)
+
+
+def test_commas_in_brackets_do_not_split():
+    assert split("a(b=1, c=[2, 3]), d,, {e=4, f=5} ") == ["a(b=1, c=[2, 3])", "d", "{e=4, f=5}"]

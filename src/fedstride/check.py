@@ -17,7 +17,7 @@ from fedstride.client.gradient import IAG
 from fedstride.client.local import Options
 from fedstride.client.objective import FedSplitProx, Moon
 from fedstride.client.step import Armijo
-from fedstride.data.federation import Client, Federation, Lazy, finite, pair
+from fedstride.data.federation import Client, Federation, Found, Lazy, finite, pair
 from fedstride.engine import Task
 from fedstride.errors import InvalidInput, Refused, nearest, not_negative, positive, tell
 from fedstride.guard import Guard
@@ -114,19 +114,26 @@ class Probed:
 def try_out(model: nn.Module, loss: str | Loss, clients: Federation | Lazy, test: Client | None) -> Probed:
     replica = Replica(model)
     criterion = losses.resolve(loss)
-    largest = max(range(len(clients)), key=clients.sizes.__getitem__)  # BatchNorm needs more than one sample
-    inputs, targets = clients[largest].take(torch.arange(min(clients.sizes[largest], PROBE), device="cpu"))
-    _dtypes("clients[0]", inputs, targets, replica.dtype)
-    if test is not None:
-        _dtypes("test", *test.take(), replica.dtype)
     if not bool(torch.isfinite(replica.row()).all()):
         raise InvalidInput("model: its parameters hold NaN or infinite values; expected finite ones to start from.")
+    found = _found(clients)
+    if found is None:
+        largest = max(range(len(clients)), key=clients.sizes.__getitem__)  # BatchNorm needs more than one sample
+        where, samples = f"clients[{largest}]", clients[largest]
+    elif test is not None:
+        where, samples = "test", test
+    else:
+        return Probed(clients, criterion, found.reduction, found.moving, found.random)
+    inputs, targets = samples.take(torch.arange(min(len(samples), PROBE), device="cpu"))
+    _dtypes(where, inputs, targets, replica.dtype)
+    if test is not None:
+        _dtypes("test", *test.take(), replica.dtype)
     inputs, targets = inputs.to(replica.device), targets.to(replica.device)
     try:
         output, moving, random = probe(model, inputs)
     except Exception as error:
         raise InvalidInput(
-            f"model: it fails on clients[{largest}]'s inputs of shape {tuple(inputs.shape)} and type {inputs.dtype}: {error}"
+            f"model: it fails on {where}'s inputs of shape {tuple(inputs.shape)} and type {inputs.dtype}: {error}"
         ) from error
     if not isinstance(output, Tensor):
         raise InvalidInput(f"model: it returns {type(output).__name__}; expected one tensor.")
@@ -138,12 +145,19 @@ def try_out(model: nn.Module, loss: str | Loss, clients: Federation | Lazy, test
         _values(criterion, name, targets)
         _labels(criterion, output, name, targets)
 
-    checked = clients.checked(meaningful)
-    meaningful(f"clients[{largest}]", inputs, targets)  # loaded before there was a check
+    checked = clients.checked(meaningful) if found is None else clients
+    meaningful(where, inputs, targets)  # loaded before there was a check
     if test is not None:
         meaningful("test", *test.take())
     _scalar(criterion, output, targets)
-    return Probed(checked, criterion, losses.reduction(criterion, output, targets), moving, random)
+    if found is None:
+        found = Found(losses.reduction(criterion, output, targets), moving, random)
+    return Probed(checked, criterion, found.reduction, found.moving, found.random)
+
+
+def _found(clients: Federation | Lazy) -> Found | None:
+    """What was found out where the data is, if that is elsewhere."""
+    return clients.found if isinstance(clients, Lazy) else None
 
 
 def _dtypes(name: str, inputs: Tensor, targets: Tensor, wanted: torch.dtype) -> None:
@@ -215,6 +229,8 @@ def test_of(test: Any, clients: Federation | Lazy) -> Client | None:
         raise InvalidInput("test: it has no samples; expected at least one, or test=None.")
     inputs, targets = data.take()
     finite("test", inputs, targets)
+    if _found(clients) is not None:
+        return data
     first = clients[0].take(torch.arange(1, device="cpu"))
     for part, mine, theirs in zip(("inputs", "targets"), (inputs, targets), first, strict=True):
         if mine.shape[1:] != theirs.shape[1:] or mine.dtype != theirs.dtype:
@@ -267,7 +283,7 @@ def fits(
         _private(a.privacy, task, cohorts)
     if isinstance(a.gradient, IAG):
         _iag(a.gradient, task, steps)
-    if has_batch_statistics(task.model) and task.buffers != "frozen":
+    if has_batch_statistics(task.model) and task.buffers != "frozen" and _found(task.clients) is None:
         _batches_of_one(task, steps)
 
 

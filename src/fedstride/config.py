@@ -16,6 +16,7 @@ from fedstride import recipes, server, wire
 from fedstride.algorithm import Algorithm
 from fedstride.checkpoint import Checkpoints
 from fedstride.client import drift, gradient, objective, step
+from fedstride.engine import Engine, torchrun
 from fedstride.errors import InvalidInput, nearest
 from fedstride.faults import Faulty
 from fedstride.guard import Guard
@@ -86,13 +87,7 @@ class Config(Part):
 
     def make_algorithm(self) -> Algorithm:
         """The algorithm. A part is a table that names it: step = {part = "Adam", lr = 0.01}."""
-        arguments = dict(self.algorithm)
-        name = arguments.pop("name")
-        makers = {**recipes.RECIPES, "custom": Algorithm}
-        if not isinstance(name, str) or name not in makers:
-            raise InvalidInput(f"algorithm.name={name!r} is unknown; {nearest(str(name), makers)}")
-        made: Algorithm = _called(makers[name], name, "algorithm", arguments)
-        private = self.training.privacy
+        made, private = _algorithm(self.algorithm), self.training.privacy
         return replace(made, privacy=_called(Privacy, "Privacy", "training.privacy", private)) if private else made
 
     def arguments(self, folder: Path | None) -> dict[str, Any]:
@@ -101,11 +96,15 @@ class Config(Part):
         when = _called(
             Checkpoints, "Checkpoints", "training.checkpoints", {**t.checkpoints, "folder": folder or Path()}
         )
+        engine: str | Engine = "torchrun" if torchrun.launched() else "auto"
+        if t.faults:
+            engine = _called(Faulty, "Faulty", "training.faults", {"engine": engine, **t.faults})
         return {
             **t.model_dump(exclude={"guard", "checkpoints", "privacy", "faults"}),
             "guard": _called(Guard, "Guard", "training.guard", t.guard),
             "checkpoint": None if folder is None else when,
-            "engine": _called(Faulty, "Faulty", "training.faults", t.faults) if t.faults else "auto",
+            "engine": engine,
+            "device": torchrun.own_gpu() if t.device == "cuda" and torchrun.launched() else t.device,
         }
 
 
@@ -129,6 +128,16 @@ def _parts(slot: str) -> dict[str, Any]:
 
 
 PARTS = {name: part for slot in SLOTS for name, part in _parts(slot).items()}
+
+
+def _algorithm(settings: Options) -> Algorithm:
+    arguments = dict(settings)
+    name = arguments.pop("name")
+    makers = {**recipes.RECIPES, "custom": Algorithm}
+    if not isinstance(name, str) or name not in makers:
+        raise InvalidInput(f"algorithm.name={name!r} is unknown; {nearest(str(name), makers)}")
+    made: Algorithm = _called(makers[name], name, "algorithm", arguments)
+    return made
 
 
 def _called(make: Callable[..., Any], name: str, at: str, arguments: dict[str, Any]) -> Any:
@@ -244,6 +253,29 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return key.strip(), tomllib.loads(f"v = {value}")["v"]
     except (tomllib.TOMLDecodeError, RecursionError):
         return key.strip(), value
+
+
+def parse_algorithm(text: str) -> Options:
+    """The settings that NAME or NAME(key=value,...) stands for; values as in parse_setting."""
+    name, _, arguments = text.partition("(")
+    return {"name": name.strip(), **dict(map(parse_setting, split(arguments.rstrip().removesuffix(")"))))}
+
+
+def algorithm_of(text: str) -> Algorithm:
+    """The algorithm that NAME or NAME(key=value,...) stands for."""
+    return _algorithm(_merge({}, parse_algorithm(text)))
+
+
+def split(text: str) -> list[str]:
+    """The parts between commas that are in no brackets."""
+    parts, depth = [""], 0
+    for c in text:
+        depth += (c in "([{") - (c in ")]}")
+        if c == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += c
+    return [part.strip() for part in parts if part.strip()]
 
 
 def to_toml(config: Config, meanings: bool = False) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
+if TYPE_CHECKING:
+    import pandas as pd  # half a second to import, which a node of a federation would pay for every message
 
 Row = dict[str, Any]
 BLOCK = 100  # rows that are compressed together
@@ -87,6 +88,8 @@ class History(Sequence[Row]):
         return b"".join([*self.blocks, self._compressed()])
 
     def frame(self) -> pd.DataFrame:
+        import pandas as pd
+
         return pd.DataFrame(list(self), columns=list(COLUMNS))
 
     def _compressed(self) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -12,6 +12,7 @@ from fedstride.client import local
 from fedstride.client.gradient import Minibatch
 from fedstride.client.local import Options
 from fedstride.client.objective import Terms
+from fedstride.client.plan import Plan
 from fedstride.client.site import Site
 from fedstride.client.step import Armijo, Constant, DeltaSGD, Momentum, PerStep, Polyak
 from fedstride.rows import Col, Rows, State, Vec, generator, repeat, sq
@@ -52,6 +53,34 @@ def exchanges(algorithm: Algorithm, options: Options) -> dict[str, Exchange]:
     first = {"gradients": Exchange(send_gradients(algorithm, options))} if algorithm.exchanges_gradients else {}
     total = WeightedMean if algorithm.aggregate is None else algorithm.aggregate.start
     return {**first, "updates": Exchange(train(algorithm, options), total)}
+
+
+def layout(
+    a: Algorithm, kind: str, shapes: Sequence[torch.Size], statistics: int = 0
+) -> tuple[dict[str, int], tuple[str, ...]]:
+    """What a client's upload consists of: fields with their lengths, and the names of its metrics.
+
+    shapes: of the model's tensors; statistics: numbers that are averaged beside them.
+    """
+    d = sum(shape.numel() for shape in shapes)
+    compressed = a.up is not None and (kind == "gradients") == a.exchanges_gradients
+    every = ("finite", "gradients", "forwards", *(("message", "error") if compressed else ()))
+    if kind == "gradients":
+        return {"gradient": d}, every
+    fields = {"update": d, "square": 1, **dict.fromkeys(a.drift.uploads if a.drift is not None else (), d)}
+    if "effective_steps" in a.needs:
+        fields |= {"effective_steps": 1, "raw": d}
+    if "below" in a.needs:
+        fields["below"] = 1
+    left = set(a.needs) - fields.keys()
+    if left:
+        one = torch.ones(1, 1, device="cpu")
+        plan = Plan(0, 0, 1, (0,), (1,), one, one, shapes=tuple(shapes))
+        state = a.step.init(torch.zeros(d, device="cpu"), plan)
+        fields |= {name: state[name].shape[1] for name in sorted(left)}
+    if statistics:
+        fields["stats"] = statistics
+    return fields, ("train_loss", "client_step", "trials", "failed", *every)
 
 
 def send_gradients(algorithm: Algorithm, options: Options) -> Work:

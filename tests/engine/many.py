@@ -52,7 +52,7 @@ def die_soon(journal: Path, kills: int) -> None:
     """Every life of all processes but the last one ends with the sudden death of one of them, who is drawn, as is the moment."""
     life = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     random = Random(life)
-    rank, seconds = random.randrange(int(os.environ["WORLD_SIZE"])), random.uniform(0.0, 1.5)
+    rank, seconds = random.randrange(int(os.environ["WORLD_SIZE"])), random.uniform(0.0, 1.0)
 
     def die() -> None:
         with journal.open("a") as file:

@@ -15,27 +15,10 @@ import torch
 
 import fedstride as fs
 from fedstride.engine.torchrun import deal
+from tests import kills
 from tests.engine.many import every_algorithm, here, long
+from tests.kills import LAUNCH, LOOPBACK, torchrun, written
 from tests.problems import learn
-
-LAUNCH = [sys.executable, "-m", "torch.distributed.run"]
-LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-
-
-def torchrun(processes, *command, restarts=0):
-    given = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={processes}", f"--max-restarts={restarts}"]
-    done = subprocess.run(
-        [*LAUNCH, *given, *map(str, command)],
-        env={**os.environ, **LOOPBACK},
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
-    return done
-
-
-def written(folder, processes):
-    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(processes)]
 
 
 def test_every_algorithm_has_the_bits_of_the_local_engine_in_all_processes(tmp_path):
@@ -58,12 +41,7 @@ def test_runs_go_on_with_another_number_of_processes(tmp_path):
 
 
 def test_processes_that_die_are_started_again_and_leave_no_trace(tmp_path):
-    done = torchrun(
-        *(2, "-m", "tests.engine.many", tmp_path, "--algorithm=scaffold", "--rounds=150", "--kills=2"), restarts=3
-    )
-    assert done.returncode == 0, done.stderr
-    assert len((tmp_path / "deaths").read_text().splitlines()) == 2
-    assert written(tmp_path, 2) == [here(long("scaffold", 150))] * 2
+    kills.processes(tmp_path, deaths=2)
 
 
 def test_the_command_line_trains_with_many_processes(tmp_path):

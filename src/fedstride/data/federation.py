@@ -112,11 +112,22 @@ class Federation(Sequence[Client]):
         yield range(start, len(self)), [c.take() for c in self._clients[start:]]
 
 
+@dataclass(frozen=True)
+class Found:
+    """What trying a model out tells where the data is."""
+
+    reduction: str | None  # of the loss over a batch
+    moving: tuple[str, ...]  # buffers that move in training
+    random: bool  # the model draws random numbers
+
+
 class Lazy(Sequence[Client]):
     """A federation that is not in memory: client i is load(i), an (inputs, targets) pair, made whenever it takes part.
 
     `sizes`, the sample counts of all clients, is all that is known beforehand. What load gives is checked as it comes.
     """
+
+    found: Found | None = None  # not None: the data is elsewhere, and was tried out and checked there
 
     def __init__(self, sizes: Sequence[int], load: Callable[[int], Any], checks: Sequence[Check] = ()) -> None:
         if not callable(load):
@@ -158,6 +169,17 @@ class Lazy(Sequence[Client]):
                 f"clients[{i}]: load gave {len(client)} samples; expected {self.sizes[i]}, as in sizes[{i}]."
             )
         return client
+
+
+def elsewhere(sizes: Sequence[int], found: Found) -> Lazy:
+    """A federation whose data never comes here."""
+
+    def load(i: int) -> Any:
+        raise InvalidInput(f"clients[{i}]: its data is elsewhere; only the engine that knows where can work on it.")
+
+    clients = Lazy(sizes, load)
+    clients.found = found
+    return clients
 
 
 def federation(clients: Any) -> Federation | Lazy:

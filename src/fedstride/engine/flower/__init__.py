@@ -1,0 +1,20 @@
+"""The Flower engine: one node is one client. A project's server and nodes run as Flower's ServerApp and ClientApp.
+
+What travels, and how nodes remember, is in records.py and memory.py; nothing of a node's data leaves it.
+"""
+
+from __future__ import annotations
+
+from fedstride.errors import InvalidInput
+
+try:
+    import flwr  # noqa: F401
+except ImportError as error:
+    raise InvalidInput(f"the Flower engine needs Flower ({error}): pip install 'fedstride[flower]'.") from error
+
+from fedstride.engine.flower.clients import Flower
+from fedstride.engine.flower.node import client_app
+from fedstride.engine.flower.project import Project
+from fedstride.engine.flower.server import server_app, train
+
+__all__ = ["Project", "server_app", "client_app", "Flower", "train"]

@@ -1,0 +1,197 @@
+"""The server's side of an exchange: orders go out to nodes, what comes back is looked at, and summed as it arrives."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from flwr.app import Message, RecordDict
+from torch import Tensor
+
+from fedstride.algorithm import Algorithm
+from fedstride.client.site import Samples
+from fedstride.engine.door import Admitted, admit
+from fedstride.engine.flower import memory, records, secure
+from fedstride.engine.flower.nodes import Nodes, log
+from fedstride.engine.local import Answer, evaluation_parts, replied, score
+from fedstride.engine.protocol import Contents, Order, Reply, Task
+from fedstride.errors import Corrupt, InvalidInput, tell
+from fedstride.model import Replica
+from fedstride.rows import State, Vec
+from fedstride.wire import Aggregator
+from fedstride.wire.secure import Secure
+from fedstride.work import Exchange, Upload, layout
+
+GRACE = 60.0  # seconds that a message outlives its deadline: clocks differ
+
+
+@dataclass(frozen=True)
+class Flower:
+    """Nodes of a Flower grid, who know the run by the same settings."""
+
+    nodes: Nodes
+    algorithm: Algorithm
+    deadline: float = 600.0  # seconds of an exchange
+    secure: Secure | None = None  # not None: uploads are summed before the server sees them
+
+    @property
+    def leads(self) -> bool:
+        return True
+
+    def open(self, task: Task, exchanges: Mapping[str, Exchange], fresh: Callable[[Vec], State]) -> FlowerClients:
+        return FlowerClients(self, task, exchanges, fresh)
+
+
+class FlowerClients:
+    """Clients at nodes. What they remember is at the nodes, under names that the server keeps."""
+
+    def __init__(
+        self, engine: Flower, task: Task, exchanges: Mapping[str, Exchange], fresh: Callable[[Vec], State]
+    ) -> None:
+        self.engine, self.task, self.exchanges = engine, task, exchanges
+        self.nodes = engine.nodes
+        self.replica = Replica(task.model, task.moving)
+        if self.replica.dtype == torch.bfloat16:
+            raise InvalidInput(
+                "model: Flower's arrays have no bfloat16; use float32, with precision=bfloat16 if you like."
+            )
+        if engine.secure is not None:
+            statistics = len(self.replica.stats()) if task.buffers == "average" else 0
+            uploads = [layout(engine.algorithm, kind, self.replica.shapes, statistics)[0] for kind in exchanges]
+            secure.check(engine.secure, engine.algorithm, uploads, len(task.clients))
+        self.found = records.found_text(engine.nodes.found)
+        local = ("statistics",) if task.buffers == "local" and task.moving else ()
+        self.lasting = (*fresh(self.replica.row()), *local)  # what clients remember from round to round
+        self.token, self.incarnation = secrets.token_hex(8), secrets.token_hex(4)
+        self.kept: dict[int, str] = {}  # names of what clients remember; of others: nothing
+        self.staged: dict[int, str] = {}
+        self.held: list[dict[int, str]] = []  # what was kept at the last checkpoints
+
+    def about(self) -> dict[str, Any]:
+        return {"engine": "flower", "oracle": "by each node", "chunk": 1, "nodes": len(self.nodes.at)}
+
+    def exchange(self, order: Order) -> Reply:
+        total, answers = self.exchanges[order.kind].total(), dict[int, Answer]()
+        fields, metrics = self.layout(order)
+        online = self.nodes.online([client for client, _ in order.cohort], self.engine.deadline)
+        here = [position for position, (client, _) in enumerate(order.cohort) if client in online]
+        if self.engine.secure is not None:
+            return secure.exchange(self, order, self.engine.secure, here)
+        for position, (client, _) in enumerate(order.cohort):
+            if client not in online:
+                answers[position] = self._absent(order, client, "offline", metrics)
+        for i, reply in self.nodes.ask(self.messages(order, here), self.engine.deadline):
+            position = here[i]
+            client, _ = order.cohort[position]
+            try:
+                upload = records.admitted(self.usable(reply, order, client), order, client, fields, metrics)
+                answers[position] = self._answer(upload, order, position, total)
+            except records.Unusable as error:
+                answers[position] = self._absent(order, client, str(error), metrics)
+        return replied([answers[position] for position in sorted(answers)], *total.finish())
+
+    def layout(self, order: Order) -> tuple[dict[str, int], tuple[str, ...]]:
+        """What an upload consists of: see work.layout."""
+        statistics = len(order.stats) if self.task.buffers == "average" else 0
+        return layout(self.engine.algorithm, order.kind, self.replica.shapes, statistics)
+
+    def messages(self, order: Order, positions: Sequence[int]) -> list[Message]:
+        """To the nodes at some positions of the cohort, in their order."""
+        shared, keep, messages = records.ordered(order), self._name(order), []
+        for client, steps in (order.cohort[position] for position in positions):
+            base = self.staged.get(client, self.kept.get(client, ""))
+            names = {base, self.kept.get(client, ""), *(held.get(client, "") for held in self.held)}
+            retain = tuple(sorted(names - {""}))
+            errand = records.Errand(self.nodes.settings, self.found, self.token, base, keep, retain)
+            content = records.sent(shared, order, client, steps, errand)
+            kind, seconds = f"train.{order.kind}", self.engine.deadline + GRACE
+            messages.append(Message(content, self.nodes.at[client], kind, group_id=str(order.round), ttl=seconds))
+        return messages
+
+    def usable(self, reply: RecordDict | str, order: Order, client: int) -> RecordDict:
+        """What a node answered, if it did what it was asked for."""
+        if isinstance(reply, str):
+            raise records.Unusable(reply)
+        problem = records.problem(reply)
+        if problem is None:
+            return reply
+        text = f"client {client}, round {order.round + 1}: {problem['text']}"
+        if problem["kind"] != memory.MemoryLost.__name__:
+            log.warning("%s", text)
+            raise records.Unusable("crashed")
+        tell(f"{text} It starts afresh.")
+        names = self.staged if client in self.staged else self.kept
+        names.pop(client, None)
+        raise records.Unusable("memory lost")
+
+    def remembered(self, order: Order, clients: Sequence[int]) -> None:
+        """The answers of these clients count: what they remember from now on is what they have written."""
+        something = bool(self.lasting) or order.kind == "gradients"
+        self.staged |= dict.fromkeys(clients, self._name(order) if something else "")
+
+    def _answer(self, upload: Upload, order: Order, position: int, total: Aggregator) -> Answer:
+        client, _ = order.cohort[position]
+        found = admit(upload, [client], order.round, order.limit)
+        if found.rows:
+            self.remembered(order, [client])
+            total.add_rows(position, [self.task.weights[client]], found.fields)
+        return Answer([position] if found.rows else [], found, upload.bytes[0])
+
+    def _absent(self, order: Order, client: int, why: str, metrics: tuple[str, ...]) -> Answer:
+        none = order.x.new_empty(0, 1)
+        empty = {name: none.long().cpu() if name in records.COUNTS else none for name in metrics}
+        return Answer([], Admitted([], {}, {**empty, "square": none}, {client: why}, Counter([why])), 0)
+
+    def _name(self, order: Order) -> str:
+        return memory.name(order.round, order.call, self.incarnation)
+
+    def commit(self) -> None:
+        self.kept = {client: name for client, name in {**self.kept, **self.staged}.items() if name}
+        self.staged.clear()
+
+    def discard(self) -> None:
+        self.staged.clear()
+
+    def evaluate(self, x: Vec, stats: Vec, test: Samples) -> tuple[float, float | None]:
+        replica = self.replica
+        replica.bind(x)
+        replica.bind_stats(stats)
+        replica.module.eval()
+        mixed = torch.autocast(replica.device.type, torch.bfloat16) if self.task.mixed else nullcontext()
+
+        def outputs(index: Tensor) -> tuple[Tensor, Tensor]:
+            inputs, targets = (v.to(replica.device) for v in test.take(index))
+            with torch.no_grad(), mixed:
+                return replica(inputs), targets
+
+        return score(self.task.loss, [outputs(index) for index in evaluation_parts(len(test))])
+
+    def state(self) -> dict[str, Tensor]:
+        """Names only, of this checkpoint and of those before it that are kept."""
+        self.held = [*self.held, dict(self.kept)][-self.task.keep :]
+        return {"token": _bytes(self.token), "names": _bytes(json.dumps(self.held))}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        try:
+            token, names = (bytes(state[name].numpy()).decode() for name in ("token", "names"))
+            held = [{int(client): str(name) for client, name in part.items()} for part in json.loads(names)]
+            self.kept = dict(held[-1])
+        except (KeyError, ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
+            raise Corrupt(
+                f"checkpoint: it does not say what the clients of a Flower run remember ({error!r})."
+            ) from error
+        self.token, self.held = token, held
+        self.staged.clear()
+
+    def close(self, outcome: Contents | None = None) -> None:
+        """Nothing to give back."""
+
+
+def _bytes(text: str) -> Tensor:
+    return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)

@@ -1,0 +1,230 @@
+"""The client's side: a ClientApp that says what its data is like, and does what orders ask."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from torch import Tensor, nn
+
+from fedstride import check, losses
+from fedstride.algorithm import Algorithm
+from fedstride.client.local import Options
+from fedstride.client.objective import Moon
+from fedstride.data.federation import Federation, Found
+from fedstride.engine.flower import records, secure
+from fedstride.engine.flower.memory import FOLDER, Memory
+from fedstride.engine.flower.project import Project, Settings, arguments, identity
+from fedstride.engine.flower.secagg import masked
+from fedstride.engine.local import one_thread
+from fedstride.engine.protocol import Order, Task
+from fedstride.engine.worker import Worker
+from fedstride.errors import FedstrideError, InvalidInput, Refused
+from fedstride.sampling import sampler
+from fedstride.wire.secure import Layout
+from fedstride.work import Upload, exchanges
+
+log = logging.getLogger("flwr.fedstride")  # Flower shows what is under its own name
+STATISTICS = "statistics"  # beside what the algorithm remembers, in a file
+
+
+def client_app(project: Project) -> ClientApp:
+    """The app of the nodes."""
+    app = ClientApp()
+
+    @app.query("about")
+    def about(message: Message, context: Context) -> Message:
+        return _answered(lambda: _about(project, message, context), message, context, Exception)
+
+    @app.train("gradients")
+    def gradients(message: Message, context: Context) -> Message:
+        return _answered(lambda: _reply(project, message, context, "gradients"), message, context)
+
+    @app.train("updates")
+    def updates(message: Message, context: Context) -> Message:
+        return _answered(lambda: _reply(project, message, context, "updates"), message, context)
+
+    @app.train()
+    def summed(message: Message, context: Context) -> Message:
+        handle = masked(lambda m, c: _vector(project, m, c))
+        return _answered(lambda: handle(message, context).content, message, context)
+
+    return app
+
+
+@dataclass(frozen=True)
+class Station:
+    """A node's model and data under the settings of a run."""
+
+    project: Project
+    settings: Settings
+    node: Settings
+
+    @cached_property
+    def client(self) -> int:
+        return records.client_number(self.node)
+
+    @cached_property
+    def given(self) -> dict[str, Any]:
+        return arguments(self.settings)
+
+    @cached_property
+    def model(self) -> nn.Module:
+        return self.project.build(self.settings)
+
+    @cached_property
+    def clients(self) -> Federation:
+        return Federation([self.project.data(self.settings, self.node)])
+
+    @property
+    def algorithm(self) -> Algorithm:
+        algorithm: Algorithm = self.given["algorithm"]
+        return algorithm
+
+    @property
+    def options(self) -> Options:
+        return Options(self.given.get("weight_decay", 0.0), self.given.get("clip_norm"))
+
+    def task(self, found: Found) -> Task:
+        given, a = self.given, self.algorithm
+        return Task(
+            model=self.model,
+            loss=losses.resolve(self.project.loss),
+            reduction=found.reduction,
+            clients=self.clients,
+            weights=(1.0,),
+            batch_size=given.get("batch_size"),
+            seed=given["seed"],
+            rounds=given["rounds"],
+            moving=found.moving,
+            buffers=given.get("buffers", "average"),
+            random=found.random,
+            contrast=isinstance(a.objective, Moon),
+            full=a.exchanges_gradients or not a.gradient.batches,
+            mixed=check.mixed_of(given.get("precision"), self.model),
+        )
+
+    def tried_out(self) -> Found:
+        """What the model does with the data here; refuses what does not fit."""
+        probed = check.try_out(self.model, self.project.loss, self.clients, None)
+        found = Found(probed.reduction, probed.moving, probed.random)
+        given = self.given
+        steps = check.steps_of(
+            given.get("local_steps"), given.get("epochs"), given.get("batch_size"), self.clients.sizes
+        )
+        check.fits(self.algorithm, self.task(found), self.options, sampler(None, 1), steps, tested=False)
+        return found
+
+    def worker(self, found: Found) -> Worker:
+        """For one client alone: the closed form, or one gradient after another."""
+        task, work = self.task(found), exchanges(self.algorithm, self.options)
+        try:
+            return Worker(task, work, "linear")
+        except Refused:
+            return Worker(task, work, "loop")
+
+
+@lru_cache(maxsize=8)  # processes of a simulation work for several nodes
+def station(project: Project, settings: str, node: str) -> Station:
+    return Station(project, json.loads(settings), json.loads(node))
+
+
+@lru_cache(maxsize=8)
+def worker(project: Project, settings: str, node: str, found: str) -> Worker:
+    return station(project, settings, node).worker(records.found_of(found))
+
+
+def perform(
+    project: Project, content: RecordDict, context: Context, kind: str, sums: Layout | None = None
+) -> tuple[Order, Upload]:
+    """(the order, what the client uploads for it); what it remembers is in its file by then."""
+    errand = records.errand_of(content)
+    node = json.dumps(dict(context.node_config), sort_keys=True)
+    here = station(project, errand.settings, node)
+    device = next(here.model.parameters()).device
+    order = records.order_of(content, kind, device)
+    client, _ = order.cohort[0]
+    if client != here.client:
+        raise InvalidInput(f"an order for client {client} came to a node that is client {here.client}.")
+    files = Memory(Path(str(here.node.get("memory", FOLDER))), errand.token, client)
+    fresh = here.algorithm.memory(order.x)
+    memory, statistics = fresh, order.stats
+    if errand.base:
+        kept, round = files.read(errand.base)
+        statistics = kept.pop(STATISTICS, statistics).to(device)
+        kept = {name: v.to(device) for name, v in kept.items() if round == order.round or name in fresh}
+        memory = kept or fresh
+    upload, moved = worker(project, errand.settings, node, errand.found).work(
+        order,
+        order.cohort,
+        [here.clients[0]],
+        {name: v[None] for name, v in memory.items()},
+        statistics[None] if len(order.stats) else None,
+    )
+    state = secure.remembered(upload, sums, memory)
+    if moved is not None:
+        state[STATISTICS] = moved[0]
+    if state:
+        files.write(errand.keep, state, order.round)
+    files.forget(errand.retain, (order.round, order.call))
+    return order, upload
+
+
+def _vector(project: Project, message: Message, context: Context) -> Tensor:
+    """What a secure sum gets of an order's work."""
+    kind, sums, weight = secure.asked_for(message.content)
+    with one_thread(), torch.enable_grad():
+        _, upload = perform(project, message.content, context, kind, sums)
+    return secure.encoded(upload, sums, weight)
+
+
+def _reply(project: Project, message: Message, context: Context, kind: str) -> RecordDict:
+    if context.node_config.get("secure"):
+        raise InvalidInput("this node was started with secure=true: it takes part in secure sums only; set `secure`.")
+    with one_thread(), torch.enable_grad():
+        order, upload = perform(project, message.content, context, kind)
+    return records.uploaded(upload, order)
+
+
+def _about(project: Project, message: Message, context: Context) -> RecordDict:
+    settings = str(message.content.config_records["run"]["settings"])
+    here = station(project, settings, json.dumps(dict(context.node_config), sort_keys=True))
+    number = here.client
+    with torch.enable_grad():
+        found = here.tried_out()
+    facts: dict[str, int | str] = {
+        "client": number,
+        "samples": here.clients.sizes[0],
+        "found": records.found_text(found),
+        "kind of samples": _kind(here.clients[0].take(torch.arange(1, device="cpu"))),
+    }
+    return RecordDict(
+        {"about": ConfigRecord({**facts}), "identity": ConfigRecord({**identity(here.model, found.moving)})}
+    )
+
+
+def _kind(batch: tuple[Tensor, Tensor]) -> str:
+    return ", ".join(f"{list(v.shape[1:])} {v.dtype}" for v in batch)
+
+
+def _answered(
+    work: Callable[[], RecordDict], message: Message, context: Context, told: type[Exception] = FedstrideError
+) -> Message:
+    """Errors of this kind travel as an answer, with their text and the client's number; others are Flower's to report."""
+    try:
+        content = work()
+    except told as error:
+        log.exception("the node cannot do what it was asked for")
+        number = str(context.node_config.get("client", context.node_config.get("partition-id")))
+        text = re.sub(r"clients\[0\]|client 0\b", f"client {number}", str(error))
+        content = RecordDict({"problem": ConfigRecord({"kind": type(error).__name__, "text": text, "client": number})})
+    return Message(content, reply_to=message)

@@ -1,0 +1,179 @@
+"""Orders and uploads as Flower's records. Vectors travel as arrays, numbers as metrics, all of them exact."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import fields as fields_of
+from typing import Any, cast
+
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from torch import Tensor
+
+from fedstride.data.federation import Found
+from fedstride.engine.protocol import Order
+from fedstride.errors import FedstrideError, InvalidInput
+from fedstride.rows import State, sq
+from fedstride.work import Upload
+
+COUNTS = ("finite", "gradients", "forwards")  # metrics that are whole numbers
+MOST = 2**53  # a count beyond it is a lie
+MANY = 2**20  # numbers of so many clients must have a finite sum
+
+
+@dataclass(frozen=True)
+class Errand:
+    """What a node needs to know beside the order."""
+
+    settings: str  # JSON: the run's configuration
+    found: str  # JSON: what trying the model out told
+    token: str  # of the run, for what clients remember
+    base: str  # what the client is to remember: the name of a file, "" for nothing
+    keep: str  # the name for what it remembers after this
+    retain: tuple[str, ...]  # names that the server may come back to
+
+
+class Unusable(FedstrideError):
+    """A reply that cannot be used; its text is the reason under which it is counted."""
+
+
+def arrays(tensors: Mapping[str, Tensor]) -> ArrayRecord:
+    return ArrayRecord({name: Array(v.detach().cpu().numpy()) for name, v in tensors.items()})
+
+
+def tensors(record: ArrayRecord) -> State:
+    return {name: torch.from_numpy(array.numpy()) for name, array in record.items()}
+
+
+def ordered(order: Order) -> dict[str, ArrayRecord]:
+    """What is the same for all clients: made once."""
+    return {"model": arrays({"x": order.x, "stats": order.stats}), "broadcast": arrays(order.broadcast)}
+
+
+def sent(shared: Mapping[str, ArrayRecord], order: Order, client: int, steps: int, errand: Errand) -> RecordDict:
+    """An order to one client."""
+    facts = {
+        "round": order.round,
+        "call": order.call,
+        "client": client,
+        "steps": steps,
+        **vars(errand),
+        "retain": " ".join(errand.retain),
+    }
+    return RecordDict({**shared, "order": ConfigRecord(cast(Any, facts))})
+
+
+def errand_of(content: RecordDict) -> Errand:
+    facts = cast(dict[str, Any], content.config_records["order"])
+    given = {f.name: facts[f.name] for f in fields_of(Errand)}
+    return Errand(**{**given, "retain": tuple(given["retain"].split())})
+
+
+def order_of(content: RecordDict, kind: str, device: torch.device) -> Order:
+    """What sent() made, at the node; the order has a cohort of one."""
+    facts = cast(dict[str, Any], content.config_records["order"])
+    model, broadcast = (
+        {k: v.to(device) for k, v in tensors(content.array_records[name]).items()} for name in ("model", "broadcast")
+    )
+    cohort = [(facts["client"], facts["steps"])]
+    return Order(kind, model["x"], model["stats"], broadcast, facts["round"], cohort, call=facts["call"])
+
+
+def uploaded(upload: Upload, order: Order) -> RecordDict:
+    """The upload of a single client. Fields of one number travel with the metrics."""
+    (client, _), (size,) = order.cohort[0], upload.bytes
+    fields = {name: v[0] for name, v in upload.fields.items()}
+    vectors = {name: v for name, v in fields.items() if len(v) > 1}
+    numbers = {f"fields.{name}": float(v) for name, v in fields.items() if len(v) == 1}
+    for name, v in upload.metrics.items():
+        numbers[f"metrics.{name}"] = int(v) if name in COUNTS else float(v)
+    facts = {"client": client, "round": order.round, "call": order.call, "bytes": size}
+    return RecordDict(
+        {"fields": arrays(vectors), "numbers": MetricRecord(cast(Any, numbers)), "facts": ConfigRecord({**facts})}
+    )
+
+
+def admitted(
+    content: RecordDict, order: Order, client: int, fields: Mapping[str, int], metrics: tuple[str, ...]
+) -> Upload:
+    """An upload of the expected layout; anything else is refused."""
+    try:
+        facts = content.config_records["facts"]
+        vectors, numbers = content.array_records["fields"], content.metric_records["numbers"]
+        came, when, size = facts["client"], (facts["round"], facts["call"]), facts["bytes"]
+    except (KeyError, TypeError) as error:
+        raise Unusable("corrupt") from error
+    if came != client:
+        raise Unusable("of another client")
+    if when != (order.round, order.call):
+        raise Unusable("stale")
+    single = {f"fields.{name}" for name, n in fields.items() if n == 1}
+    if vectors.keys() != {name for name, n in fields.items() if n > 1}:
+        raise Unusable("wrong shape")
+    if numbers.keys() != single | {f"metrics.{name}" for name in metrics}:
+        raise Unusable("wrong shape")
+    x = order.x
+    found = {name: _vector(vectors[name], n, x)[None] for name, n in fields.items() if n > 1}
+    most = torch.finfo(x.dtype).max / MANY
+    found |= {name: x.new_tensor([[_number(numbers[f"fields.{name}"], most)]]) for name, n in fields.items() if n == 1}
+    if "square" in found:  # who lies about an update may lie about its length
+        found["square"] = torch.maximum(sq(found["update"]), sq(found.get("raw", found["update"])))
+    values = {name: _number(numbers[f"metrics.{name}"], most) for name in metrics}
+    if not _whole(size) or not all(_whole(values[name]) for name in COUNTS):
+        raise Unusable("corrupt")
+    counts = {name: torch.tensor([[int(values[name])]], device="cpu") for name in COUNTS}
+    others = {name: x.new_tensor([[v]]) for name, v in values.items() if name not in COUNTS}
+    rows = {name: {**counts, **others}[name] for name in metrics}
+    return Upload({name: found[name] for name in fields}, rows, {}, [int(cast(int, size))])
+
+
+def _vector(array: Array, numbers: int, like: Tensor) -> Tensor:
+    if len(array.data) > numbers * like.element_size() + 4096:  # of a header
+        raise Unusable("wrong shape")
+    try:
+        found = torch.from_numpy(array.numpy())
+    except Exception as error:  # whatever bytes may bring about
+        raise Unusable("corrupt") from error
+    if found.shape != (numbers,) or found.dtype != like.dtype:
+        raise Unusable("wrong shape")
+    return found.to(like.device)
+
+
+def _number(value: object, most: float) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Unusable("wrong shape")
+    if not abs(value) <= most:
+        raise Unusable("not finite")
+    return value
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST
+
+
+def problem(content: RecordDict) -> dict[str, str] | None:
+    """What went wrong at a node, if something did: its kind, a text, the client."""
+    facts = content.config_records.get("problem")
+    return None if facts is None else {key: str(facts.get(key)) for key in ("kind", "text", "client")}
+
+
+def found_text(found: Found) -> str:
+    return json.dumps(vars(found), sort_keys=True)
+
+
+def found_of(text: str) -> Found:
+    given = json.loads(text)
+    return Found(given["reduction"], tuple(given["moving"]), given["random"])
+
+
+def client_number(node: Mapping[str, Any]) -> int:
+    """Which client a node is."""
+    number = node.get("client", node.get("partition-id"))
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise InvalidInput(
+            f"client={number!r} is not usable; expected the number of this node's client, from 0. "
+            "Start the node with --node-config 'client=0'."
+        )
+    return number

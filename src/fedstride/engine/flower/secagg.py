@@ -1,0 +1,162 @@
+"""The bridge to Flower's SecAgg+: its workflow at the server and its mod at the clients sum vectors of `wire.secure`.
+
+Flower's protocol is made for its legacy strategies and asks them for little; `_Round` is what it sees of one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.client.mod import secaggplus_mod
+from flwr.common import Code, FitIns, FitRes, Parameters, Status, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+from flwr.common.serde import recorddict_to_proto
+from flwr.compat.common.recorddict_compat import fitres_to_recorddict
+from flwr.server import Grid, LegacyContext
+from flwr.server.strategy import Strategy
+from flwr.server.workflow import SecAggPlusWorkflow
+from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD
+from flwr.server.workflow.constant import Key as WorkflowKey
+from torch import Tensor
+
+from fedstride.errors import FedstrideError, InvalidInput
+from fedstride.wire.secure import LEAST, Layout
+
+Handler = Callable[[Message, Context], Message]
+Ask = Callable[
+    [list[Message]], Iterable[tuple[int, RecordDict | str]]
+]  # number of a message, its reply or why there is none
+
+
+class NotSummed(FedstrideError, RuntimeError):
+    """A secure sum that too many nodes dropped out of; `lost` says why, by node."""
+
+    def __init__(self, message: str, lost: dict[int, str]) -> None:
+        why = ", ".join(f"{reason}: {count}" for reason, count in sorted(Counter(lost.values()).items()))
+        super().__init__(f"Secure sum: {message}" + (f" ({why})." if why else "."))
+        self.lost = lost
+
+
+@dataclass(frozen=True)
+class Total:
+    """The sum, of whose vectors it is, and what it took."""
+
+    vector: Tensor
+    nodes: list[int]
+    lost: dict[int, str]  # why nothing of a node counts
+    bytes_up: int
+    bytes_down: int
+
+
+def masked(work: Callable[[Message, Context], Tensor]) -> Handler:
+    """A ClientApp's train function, to be registered by `app.train()`: what `work` returns leaves the node masked only."""
+
+    def answer(message: Message, context: Context) -> Message:
+        vector = ndarrays_to_parameters([work(message, context).numpy()])
+        return Message(fitres_to_recorddict(FitRes(Status(Code.OK, ""), vector, 1, {}), False), reply_to=message)
+
+    def handle(message: Message, context: Context) -> Message:
+        kind = message.metadata.message_type
+        if kind != MessageType.TRAIN:  # the mod lets other types pass as they are
+            raise InvalidInput(f"message_type={kind!r} is not usable; a secure sum expects {MessageType.TRAIN!r}.")
+        return secaggplus_mod(message, context, answer)
+
+    return handle
+
+
+def secure_sum(ask: Ask, orders: Mapping[int, RecordDict], layout: Layout, round: int) -> Total:
+    """Ask nodes for vectors of this layout, in four messages each, and get their exact sum.
+
+    Every node gets its own order, once all have exchanged keys. Who drops out before that is left out, and it starts
+    again; later, the sum survives as long as more than half of the nodes stay, and three.
+    """
+    if len(orders) < LEAST:
+        raise InvalidInput(f"a secure sum of {len(orders)} nodes hides nobody; expected at least {LEAST}.")
+    run = _Round(ask, dict(orders))
+    while run.nodes is None:
+        if len(run.orders) < LEAST:
+            raise NotSummed(f"{len(run.lost)} of {len(orders)} nodes dropped out, and {LEAST} must stay", run.lost)
+        workflow = SecAggPlusWorkflow(
+            num_shares=1.0,  # all of them are neighbours
+            reconstruction_threshold=max(LEAST, len(run.orders) // 2 + 1),
+            max_weight=1.0,
+            clipping_range=layout.levels / 2,  # with as many levels, Flower's rounding changes nothing
+            quantization_range=layout.levels,
+        )
+        try:
+            workflow(cast(Grid, run), _context(run, round))
+        except _Again:
+            continue
+        except (KeyError, TypeError, ValueError) as error:
+            raise NotSummed(f"what nodes sent does not fit together ({error!r})", run.lost) from error
+        if run.nodes is None:
+            raise NotSummed(
+                f"{len(run.lost)} of {len(orders)} nodes dropped out, and more than half must stay, and {LEAST}",
+                run.lost,
+            )
+    lost = {node: why for node, why in run.lost.items() if node not in run.nodes}  # who left last had sent its vector
+    return Total(cast(Tensor, run.total), run.nodes, lost, run.bytes_up, run.bytes_down)
+
+
+class _Again(Exception):
+    """Nodes dropped out before any of them had work to do."""
+
+
+@dataclass
+class _Round:
+    """What the workflow takes for its grid and for its strategy."""
+
+    ask: Ask
+    orders: dict[int, RecordDict]
+    lost: dict[int, str] = field(default_factory=dict)
+    bytes_up: int = 0
+    bytes_down: int = 0
+    total: Tensor | None = None
+    nodes: list[int] | None = None
+
+    def configure_fit(self, *_: Any) -> list[tuple[Any, FitIns]]:
+        return [(SimpleNamespace(node_id=node), FitIns(Parameters([], ""), {})) for node in self.orders]
+
+    def aggregate_fit(self, _: int, results: list[tuple[Any, FitRes]], failures: Any) -> tuple[None, dict[str, Any]]:
+        self.nodes = [proxy.node_id for proxy, _ in results]
+        mean = torch.from_numpy(parameters_to_ndarrays(results[0][1].parameters)[0])
+        self.total = (mean * len(results)).round()
+        return None, {}
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        asked, good = list(messages), []
+        stage = asked[0].content.config_records[RECORD_KEY_CONFIGS][Key.STAGE]
+        if stage == Stage.COLLECT_MASKED_VECTORS:
+            for message in asked:
+                message.content.update(self.orders[message.metadata.dst_node_id])
+        self.bytes_down += sum(_size(message.content) for message in asked)
+        for i, reply in self.ask(asked):
+            if isinstance(reply, str):
+                self.lost[asked[i].metadata.dst_node_id] = reply
+            else:
+                self.bytes_up += _size(reply)
+                good.append(Message(reply, reply_to=asked[i]))
+        if len(good) < len(asked) and stage in (Stage.SETUP, Stage.SHARE_KEYS):
+            self.orders = {node: order for node, order in self.orders.items() if node not in self.lost}
+            raise _Again
+        return good
+
+
+def _context(run: _Round, round: int) -> LegacyContext:
+    state = RecordDict(
+        {
+            MAIN_CONFIGS_RECORD: ConfigRecord({WorkflowKey.CURRENT_ROUND: round}),
+            MAIN_PARAMS_RECORD: ArrayRecord(),
+        }
+    )
+    return LegacyContext(Context(0, 0, {}, state, {}), strategy=cast(Strategy, run))
+
+
+def _size(content: RecordDict) -> int:
+    return int(recorddict_to_proto(content).ByteSize())  # a record's count_bytes() fails on empty values

@@ -1,0 +1,148 @@
+"""An exchange whose uploads are summed before the server sees any of them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+from flwr.app import ConfigRecord, Message, RecordDict
+from torch import Tensor
+
+from fedstride.algorithm import Algorithm
+from fedstride.config import parse_setting, split
+from fedstride.engine.flower import records
+from fedstride.engine.flower.secagg import NotSummed, Total, secure_sum
+from fedstride.engine.protocol import Order, Reply
+from fedstride.errors import InvalidInput, Refused, tell
+from fedstride.rows import State, Vec, sq
+from fedstride.wire.secure import COUNTS, LEAST, MEANS, Layout, Secure, Summed
+from fedstride.work import Upload
+
+if TYPE_CHECKING:
+    from fedstride.engine.flower.clients import FlowerClients
+
+
+def secure_of(setting: object) -> Secure | None:
+    """The setting `secure`: a bound, or a text with the bounds of other fields after it, as in "10, control=100"."""
+    if setting is None or setting == "none":
+        return None
+    first, *others = split(str(setting)) or [""]
+    try:
+        return Secure(float(first), dict(map(parse_setting, others)))
+    except ValueError as error:
+        raise InvalidInput(
+            f"secure={setting!r} is not usable ({error}); expected the longest update, as in 10.0, and bounds of other fields "
+            'where they are needed, as in "10, control=100".'
+        ) from error
+
+
+# At the server.
+
+
+def check(secure: Secure, a: Algorithm, fields: Sequence[Mapping[str, int]], clients: int) -> None:
+    """Refuse what cannot be summed, before any work is done."""
+    if a.aggregate is not None:
+        raise Refused(f"secure with {type(a.aggregate).__name__}: it needs every upload by itself. Drop one of them.")
+    if a.up is not None:
+        raise Refused("secure with a compressor: masked vectors are dense, so that it saves nothing. Drop one of them.")
+    for numbers in fields:
+        secure.layout(numbers, clients)
+
+
+def exchange(clients: FlowerClients, order: Order, secure: Secure, here: list[int]) -> Reply:
+    """The reply of those positions of the cohort that are here."""
+    lost = {client: "offline" for position, (client, _) in enumerate(order.cohort) if position not in here}
+    if len(here) < LEAST:
+        return _nothing(order, {client: lost.get(client, "not summed") for client, _ in order.cohort})
+    fields, _ = clients.layout(order)
+    weights = {order.cohort[p][0]: clients.task.weights[order.cohort[p][0]] for p in here}
+    at = {clients.nodes.at[client]: client for client in weights}
+    try:
+        layout = secure.layout(fields, len(here))
+        orders = _orders(clients, order, here, layout, weights)
+        total = secure_sum(lambda messages: _asked(clients, order, messages, at), orders, layout, order.round)
+    except NotSummed as error:
+        tell(f"round {order.round + 1}: {error}")
+        return _nothing(order, {**lost, **{c: error.lost.get(n, "not summed") for n, c in at.items()}})
+    found = layout.decode(total.vector)
+    lost = lost | {at[node]: why for node, why in total.lost.items()}
+    if not found.fields:
+        return _nothing(order, {**lost, **{at[node]: "not finite" for node in total.nodes}})
+    for name, count in found.shortened.items():
+        tell(f"round {order.round + 1}: {count} clients had to shorten {name!r}; give it a larger bound.")
+    clients.remembered(order, [at[node] for node in total.nodes])
+    return _reply(order, found, total, lost, max(weights.values()))
+
+
+def _orders(
+    clients: FlowerClients, order: Order, here: list[int], layout: Layout, weights: Mapping[int, float]
+) -> dict[int, RecordDict]:
+    largest, text, orders = max(weights.values()), json.dumps(asdict(layout)), {}
+    for message in clients.messages(order, here):
+        node = message.metadata.dst_node_id
+        (client,) = (c for c in weights if clients.nodes.at[c] == node)
+        facts: dict[str, str | float] = {"kind": order.kind, "layout": text, "weight": weights[client] / largest}
+        orders[node] = RecordDict({**message.content, "secure": ConfigRecord({**facts})})
+    return orders
+
+
+def _asked(
+    clients: FlowerClients, order: Order, messages: list[Message], at: Mapping[int, int]
+) -> Iterator[tuple[int, RecordDict | str]]:
+    for i, reply in clients.nodes.ask(messages, clients.engine.deadline):
+        try:
+            yield i, clients.usable(reply, order, at[messages[i].metadata.dst_node_id])
+        except records.Unusable as error:
+            yield i, str(error)
+
+
+def _reply(order: Order, found: Summed, total: Total, lost: dict[int, str], largest: float) -> Reply:
+    """Of a client by itself nothing is known: each has the mean, and the first one all that was counted."""
+    x, many = order.x, len(order.cohort) - len(lost)
+    fields = {name: v.to(x) for name, v in found.fields.items()}
+    square = fields["square"] if "square" in fields else sq(fields["gradient"])[None]
+    metrics: dict[str, Tensor] = {name: torch.full((many,), found.metrics[name], dtype=x.dtype) for name in MEANS}
+    for name in COUNTS:
+        metrics[name] = torch.zeros(many, dtype=torch.int64)
+        metrics[name][0] = int(found.metrics[name])
+    metrics["square"] = square.expand(many)
+    refused = Counter(lost.values())
+    refused["not finite"] += len(total.nodes) - found.clients
+    return Reply(fields, found.weight * largest, metrics, total.bytes_up, lost, +refused)
+
+
+def _nothing(order: Order, lost: dict[int, str]) -> Reply:
+    empty = {name: order.x.new_empty(0) for name in (*MEANS, *COUNTS, "square")}
+    return Reply({}, 0.0, empty, 0, lost, Counter(lost.values()))
+
+
+# At a node.
+
+
+def asked_for(content: RecordDict) -> tuple[str, Layout, float]:
+    """(kind of the exchange, layout, weight in units of the largest) of an order for a secure sum."""
+    facts: Mapping[str, Any] = content.config_records["secure"]
+    return facts["kind"], Layout(**json.loads(facts["layout"])), float(facts["weight"])
+
+
+def encoded(upload: Upload, layout: Layout, weight: float) -> Tensor:
+    fields = {name: v[0] for name, v in upload.fields.items()}
+    return layout.encode(fields, {name: float(v) for name, v in upload.metrics.items()}, weight)
+
+
+def remembered(upload: Upload, layout: Layout | None, before: State) -> State:
+    """What a client remembers after it. Of a secure sum: as before if nothing was usable; of a shortened control, what was sent."""
+    memory = {name: v[0] for name, v in upload.memory.items()}
+    if layout is None:
+        return memory
+    fields = {name: v[0] for name, v in upload.fields.items()}
+    if not bool(upload.metrics["finite"]) or not all(bool(torch.isfinite(v).all()) for v in fields.values()):
+        return before
+    if "control" in fields and "control" in memory:
+        sent: Vec = layout.shorten({"control": fields["control"]})[0]["control"]
+        memory["control"] = memory["control"] + (sent - fields["control"])
+    return memory

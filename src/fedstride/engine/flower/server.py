@@ -1,0 +1,76 @@
+"""The server's side: a ServerApp that waits for its nodes, and trains with them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedstride import check, run
+from fedstride.config import NOTHING
+from fedstride.data.federation import elsewhere
+from fedstride.engine.flower.clients import Flower
+from fedstride.engine.flower.nodes import Nodes, log
+from fedstride.engine.flower.project import Project, arguments, identity
+from fedstride.engine.flower.secure import secure_of
+from fedstride.errors import positive
+from fedstride.guard import Guard
+from fedstride.live import line
+from fedstride.result import Run
+from fedstride.run import Event
+
+
+def server_app(project: Project) -> ServerApp:
+    """The app of the server. It goes on from the checkpoint in the run's folder, `out`, if there is one."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        train(project, grid, context.run_config)
+
+    return app
+
+
+def train(
+    project: Project,
+    grid: Grid,
+    settings: Mapping[str, Any],
+    callbacks: Sequence[Callable[[Event], object]] = (),
+) -> Run:
+    """One run over a grid. Nodes obey these settings, whatever the run's configuration says: several may follow each other.
+
+    settings: arguments of fs.train; `clients`, the number of nodes; `out`, a folder; `deadline`, seconds of an exchange;
+        `quorum`, of fs.Guard; `secure`, the longest update of a secure sum; and whatever the project's functions read.
+    """
+    own = dict(settings)
+    given, deadline = arguments(own), own.get("deadline", 600)
+    positive("settings", deadline=deadline)
+    model = project.build(own)
+    nodes = Nodes(
+        grid, json.dumps(own, sort_keys=True), check.whole("clients", own.get("clients")), lambda m: identity(model, m)
+    )
+    nodes.gather(deadline)
+    log.info("%d clients are here, with %d samples", nodes.clients, sum(nodes.sizes))
+
+    def show(event: Event) -> None:
+        if event.round:
+            log.info("round %d of %d: %s", event.round, given["rounds"], line(event.metrics))
+
+    out = own.get("out") or NOTHING
+    result = run.train(
+        model,
+        project.loss,
+        elsewhere(nodes.sizes, nodes.found),
+        test=None if project.test is None else project.test(own),
+        engine=Flower(nodes, given["algorithm"], deadline, secure_of(own.get("secure"))),
+        checkpoint=None if out == NOTHING else out,
+        callbacks=[show, *callbacks],
+        guard=Guard(quorum=own["quorum"]) if "quorum" in own else None,
+        **given,
+    )
+    if out != NOTHING:
+        result.save(out)
+    return result

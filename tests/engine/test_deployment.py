@@ -1,0 +1,9 @@
+"""A real federation on this machine: SuperLink and three SuperNodes with TLS and keys, of which any may die."""
+
+from __future__ import annotations
+
+from tests import kills
+
+
+def test_a_federation_survives_its_server_and_its_nodes(tmp_path):
+    assert kills.federation(tmp_path, servers=1, nodes=1) <= 1e-10

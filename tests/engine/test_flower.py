@@ -1,0 +1,680 @@
+"""The Flower engine against the local one, over a grid without processes; and what it does when nodes fail."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import fedstride as fs
+from fedstride.recipes import RECIPES
+
+pytest.importorskip("flwr")
+
+from flwr.app import Array, Message
+
+from fedstride.data.federation import Found, elsewhere
+from fedstride.engine import flower
+from fedstride.engine.flower import node as node_module
+from fedstride.engine.flower import nodes as nodes_module
+from fedstride.engine.flower.project import arguments
+from tests.engine.grid import Grid
+from tests.problems import Classifier, classification, records, same_bits
+
+DATA = classification()
+CLIENTS = len(DATA)
+
+
+class Normed(nn.Module):
+    """With BatchNorm, dropout where asked for, and a frozen layer."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(4, 4).requires_grad_(False)
+        self.body = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Dropout(dropout), nn.Linear(5, 3))
+
+    def forward(self, inputs):
+        return self.body(self.frozen(inputs))
+
+
+def make_model(settings):
+    kind = settings.get("kind", "classifier")
+    model = Classifier() if kind == "classifier" else nn.Linear(4, 3) if kind == "linear" else Normed(kind == "dropout")
+    return model.to(getattr(torch, settings.get("dtype", "float64")))
+
+
+def load_data(settings, node):
+    inputs, targets = DATA[node.get("client", node.get("partition-id"))]
+    return inputs.to(getattr(torch, settings.get("dtype", "float64"))), targets
+
+
+def load_test(settings):
+    parts = [load_data(settings, {"client": client}) for client in range(CLIENTS)]
+    return tuple(torch.cat(part) for part in zip(*parts, strict=True))
+
+
+PROJECT = flower.Project(make_model, "cross_entropy", load_data, load_test)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The nodes' working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def a_grid(first: int = 100, **node) -> Grid:
+    app = flower.client_app(PROJECT)
+    return Grid(app, {first + client: {"partition-id": client, **node} for client in range(CLIENTS)})
+
+
+def settings(**more):
+    given = {"clients": CLIENTS, "rounds": 3, "algorithm": "fedavg", "batch_size": 4, "seed": 3, **more}
+    return {name.replace("_", "-"): value for name, value in given.items()}
+
+
+def local(given: dict, project: flower.Project = PROJECT, **more) -> fs.Run:
+    data = [project.data(given, {"partition-id": client}) for client in range(CLIENTS)]
+    test = None if project.test is None else project.test(given)
+    return fs.train(project.build(given), project.loss, data, test=test, **arguments(given), **more)
+
+
+def agree(remote: fs.Run, here: fs.Run, tolerance: float = 1e-10) -> bool:
+    """Models and histories; counts and bytes exactly."""
+    same = torch.allclose(remote.x, here.x, rtol=0, atol=tolerance) and len(remote.history) == len(here.history)
+    for mine, theirs in zip(records(remote), records(here), strict=True):
+        for name, value in theirs.items():
+            close = isinstance(value, float) and mine[name] == pytest.approx(value, abs=max(tolerance, 1e-8), rel=1e-6)
+            close = close or (name == "client_steps" and mine[name] == pytest.approx(value))
+            same = same and (close or mine[name] == value)
+    mine, theirs = remote.model.state_dict(), here.model.state_dict()
+    return same and all(torch.allclose(mine[k], v, rtol=0, atol=tolerance) for k, v in theirs.items())
+
+
+@pytest.mark.parametrize("cohort, weights", [("none", "uniform"), (3, "samples")])
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_trains_as_on_the_local_engine(name, cohort, weights):
+    if name == "fedsplit" and cohort == 3:
+        pytest.skip("it needs everybody")
+    size = "none" if name == "fedtrack" else 4
+    given = settings(algorithm=name, rounds=10, cohort=cohort, weights=weights, batch_size=size, local_steps=3)
+    assert agree(flower.train(PROJECT, a_grid(), given), local(given))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"dtype": "float32"},
+        {"kind": "linear", "batch_size": "none"},
+        {"kind": "normed", "batch_size": 3},
+        {"kind": "normed", "buffers": "frozen"},
+        {"kind": "dropout", "algorithm": "scaffold", "batch_size": 3},
+        {"algorithm": 'fedlin(up={part="TopK", k=5}, down={part="TopK", k=5})'},
+        {"algorithm": 'custom(up={part="TopK", k=5})'},
+        {"algorithm": 'custom(up={part="Quantize"}, step={part="DeltaSGD"})'},
+        {"algorithm": 'custom(aggregate={part="Median"})'},
+        {"weight_decay": 0.1, "clip_norm": 0.5, "epochs": 2, "local_steps": "none", "readout": "average"},
+    ],
+    ids=str,
+)
+def test_models_compressors_and_options_make_no_difference(more):
+    given = settings(**{"rounds": 5, "cohort": 3, "local_steps": 3, **more})
+    assert agree(flower.train(PROJECT, a_grid(), given), local(given), 1e-5 if "dtype" in more else 1e-10)
+
+
+def test_statistics_may_stay_with_the_nodes():
+    project = flower.Project(make_model, "cross_entropy", load_data)
+    grid = a_grid()
+    grid.app = flower.client_app(project)
+    given = settings(kind="normed", buffers="local", cohort=3, rounds=5, batch_size=3)
+    assert agree(flower.train(project, grid, given), local(given, project))
+    assert list(Path("fedstride-memory").rglob("*.safetensors"))
+
+
+def test_who_remembers_nothing_writes_nothing():
+    flower.train(PROJECT, a_grid(), settings())
+    assert not Path("fedstride-memory").exists()
+
+
+def test_the_app_takes_everything_from_the_run_configuration(tmp_path):
+    given = settings(algorithm="fedexp(lr=0.2)", out=str(tmp_path / "out"), evaluate_every=3)
+    context = type("Context", (), {"run_config": given})()
+    flower.server_app(PROJECT)(a_grid(), context)
+    saved, expected = fs.load(tmp_path / "out", make_model(given)), local(given)
+    assert torch.equal(saved.x, expected.x) and [row["test_loss"] is None for row in saved.history] == [
+        True,
+        True,
+        False,
+    ]
+
+
+def test_callbacks_see_every_round():
+    seen = []
+    run = flower.train(PROJECT, a_grid(), settings(), [lambda event: seen.append((event.round, event.x))])
+    assert [round for round, _ in seen] == [0, 1, 2, 3] and torch.equal(seen[-1][1], run.x)
+
+
+def test_one_run_may_train_several_algorithms():
+    grid = a_grid()
+    for algorithm in ("scaffold", "fedlin"):
+        given = settings(algorithm=algorithm)
+        assert agree(flower.train(PROJECT, grid, given), local(given))
+
+
+# What goes wrong at nodes
+
+
+def of_client(grid: Grid, reply: Message) -> int:
+    node = grid.nodes[reply.metadata.src_node_id]
+    return node.get("client", node.get("partition-id"))
+
+
+def spoiled(grid: Grid, client: int, change) -> Grid:
+    """Change the answers of one client to the orders of the second round."""
+
+    def spoil(reply: Message):
+        ordered = reply.metadata.message_type.startswith("train") and reply.metadata.group_id == "1"
+        return change(reply) if ordered and of_client(grid, reply) == client else reply
+
+    grid.spoil = spoil
+    return grid
+
+
+def rewrite(record: str, name: str, value):
+    def change(reply: Message) -> Message:
+        old = reply.content[record][name]
+        reply.content[record][name] = value(old) if callable(value) else value
+        return reply
+
+    return change
+
+
+def drop(record: str, name: str | None = None):
+    def change(reply: Message) -> Message:
+        if name is None:
+            del reply.content[record]
+        else:
+            del reply.content[record][name]
+        return reply
+
+    return change
+
+
+def array(change):
+    return lambda old: Array(change(torch.from_numpy(old.numpy().copy())).numpy())
+
+
+def nan(v):
+    v[3] = torch.nan
+    return v
+
+
+BAD = {
+    "stale": rewrite("facts", "round", 0),
+    "of another client": rewrite("facts", "client", 1),
+    "corrupt: no facts": drop("facts"),
+    "corrupt: no numbers": drop("numbers"),
+    "corrupt: rubbish": rewrite("fields", "update", lambda old: Array("float64", (27,), "numpy.ndarray", b"rubbish")),
+    "corrupt: bytes below zero": rewrite("facts", "bytes", -1),
+    "corrupt: half a gradient": rewrite("numbers", "metrics.gradients", 0.5),
+    "wrong shape: too long": rewrite("fields", "update", array(lambda v: v.repeat(2))),
+    "wrong shape: far too long": rewrite("fields", "update", array(lambda v: v.repeat(10**4))),
+    "wrong shape: a matrix": rewrite("fields", "update", array(lambda v: v[None])),
+    "wrong shape: type": rewrite("fields", "update", array(lambda v: v.float())),
+    "wrong shape: no update": drop("fields", "update"),
+    "wrong shape: no loss": drop("numbers", "metrics.train_loss"),
+    "wrong shape: a list": rewrite("numbers", "metrics.train_loss", [1.0]),
+    "not finite": rewrite("fields", "update", array(nan)),
+    "not finite: loss": rewrite("numbers", "metrics.train_loss", float("nan")),
+    "not finite: huge": rewrite("numbers", "metrics.failed", 1e305),
+    "too long": rewrite("fields", "update", array(lambda v: 1e12 * v)),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_an_answer_that_cannot_be_used_is_left_out_and_counted(case):
+    given = settings()
+    run = flower.train(PROJECT, spoiled(a_grid(), 2, BAD[case]), given)
+    reason = case.partition(":")[0]
+    assert [row["refused"] for row in run.history] == [{}, {reason: 1}, {}]
+    assert [row["participants"] for row in run.history] == [4, 3, 4]
+    without = flower.train(PROJECT, spoiled(a_grid(), 2, drop("facts")), given)
+    assert torch.equal(run.x, without.x)
+
+
+def test_a_client_that_lies_about_the_length_of_its_update_changes_nothing():
+    given = settings(algorithm="fedexp")
+    lie = rewrite("numbers", "fields.square", 1e9)
+    assert same_bits(flower.train(PROJECT, spoiled(a_grid(), 2, lie), given), flower.train(PROJECT, a_grid(), given))
+
+
+def test_a_client_that_lies_about_the_length_of_what_the_server_takes_is_refused():
+    lie = rewrite("fields", "update", array(lambda v: 1e12 * v))  # FedNova's clients send it twice, as raw too
+    run = flower.train(PROJECT, spoiled(a_grid(), 2, lie), settings(algorithm="fednova"))
+    assert [row["refused"] for row in run.history] == [{}, {"too long": 1}, {}]
+
+
+def test_a_node_that_does_not_answer_in_time_is_late():
+    given = settings(deadline=0.5)
+    run = flower.train(PROJECT, spoiled(a_grid(), 1, lambda reply: None), given)
+    assert [row["refused"] for row in run.history] == [{}, {"late": 1}, {}]
+
+
+def test_a_node_whose_app_raises_has_crashed():
+    def data(settings, node):
+        if node["partition-id"] == 1 and broken:
+            raise RuntimeError("disk on fire")
+        return load_data(settings, node)
+
+    broken = []
+    project = flower.Project(make_model, "cross_entropy", data)
+    grid = Grid(flower.client_app(project), a_grid().nodes)
+    spoiled(grid, 1, lambda reply: reply)
+    inner = grid.spoil
+
+    def forget(reply):  # a new process for every message, as in a deployment
+        node_module.station.cache_clear()
+        node_module.worker.cache_clear()
+        broken[:] = [1] if reply.metadata.group_id == "0" else []
+        return inner(reply)
+
+    grid.spoil = forget
+    run = flower.train(project, grid, settings(rounds=2, cohort="none"))
+    assert sum(row["refused"].get("crashed", 0) for row in run.history) == 1
+
+
+def test_nodes_that_are_offline_are_lost_at_once():
+    grid = a_grid()
+
+    def spoil(reply):
+        if reply.metadata.group_id == "0":
+            grid.online.discard(103)
+        return reply
+
+    grid.spoil = spoil
+    run = flower.train(PROJECT, grid, settings())
+    assert [row["refused"] for row in run.history][1:] == [{"offline": 1}, {"offline": 1}]
+
+
+def test_a_node_that_leaves_while_it_works_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(nodes_module, "LOOK", 0.0)
+    grid = a_grid()
+
+    def leave(reply):
+        grid.online.discard(101)
+
+    run = flower.train(PROJECT, spoiled(grid, 1, leave), settings())
+    assert [row["refused"] for row in run.history] == [{}, {"offline": 1}, {"offline": 1}]
+
+
+def test_half_of_a_cohort_is_waited_for(monkeypatch):
+    grid = a_grid()
+    naps = []
+
+    def come_back(seconds):
+        naps.append(seconds)
+        grid.online = set(grid.nodes)
+
+    def spoil(reply):
+        if reply.metadata.group_id == "0" and of_client(grid, reply) == 0:  # the last one that is worked on
+            grid.online = {103}
+        return reply
+
+    grid.spoil = spoil
+    monkeypatch.setattr(nodes_module.time, "sleep", come_back)
+    run = flower.train(PROJECT, grid, settings(rounds=2))
+    assert naps and not any(row["refused"] for row in run.history)
+
+
+def test_a_grid_that_does_not_know_a_node_any_more_has_lost_it():
+    grid = a_grid()
+    push, gone = grid._push, []
+
+    def unknown(message):
+        if message.metadata.group_id == "1" and message.metadata.dst_node_id == 102:
+            gone.append(message)
+            return ""
+        return push(message)
+
+    grid._push = unknown
+    run = flower.train(PROJECT, grid, settings())
+    assert gone and [row["refused"] for row in run.history] == [{}, {"offline": 1}, {}]
+
+
+def test_too_few_answers_end_the_run_with_what_there_is():
+    grid = a_grid()
+    grid.spoil = lambda reply: None if reply.metadata.group_id == "1" and of_client(grid, reply) != 0 else reply
+    with pytest.raises(fs.TooFew, match="late: 3") as caught:
+        flower.train(PROJECT, grid, settings(deadline=0.05))
+    assert len(caught.value.run.history) == 1
+
+
+def test_a_run_that_diverges_ends_as_on_the_local_engine():
+    given = settings(algorithm="fedavg(lr=1e200)", rounds=5)
+    with pytest.raises(fs.Diverged) as here:
+        local(given)
+    with pytest.raises(fs.Diverged) as there:
+        flower.train(PROJECT, a_grid(), given)
+    assert str(there.value) == str(here.value)
+
+
+def test_a_quorum_is_kept():
+    grid = spoiled(a_grid(), 1, drop("facts"))
+    run = flower.train(PROJECT, grid, settings(quorum=0.5))
+    assert [row["attempts"] for row in run.history] == [1, 1, 1]
+    with pytest.raises(fs.TooFew, match=r"quorum=1\.0 asks for 4"):
+        flower.train(PROJECT, spoiled(a_grid(), 1, drop("facts")), settings(quorum=1.0))
+
+
+# What clients remember
+
+
+STATEFUL = ["scaffold", 'fedlin(up={part="TopK", k=5})', "moon"]
+
+
+@pytest.mark.parametrize("algorithm", STATEFUL)
+def test_a_node_that_starts_again_under_another_id_remembers(algorithm):
+    given, grid = settings(algorithm=algorithm, rounds=6, cohort=3), a_grid()
+
+    def restart(reply):
+        if reply.metadata.message_type.startswith("train"):
+            node_module.station.cache_clear()
+            node_module.worker.cache_clear()
+        if reply.metadata.group_id == "2" and 100 in grid.nodes and not grid.waiting:
+            grid.nodes[200] = grid.nodes.pop(100)
+            grid.online = set(grid.nodes)
+        return reply
+
+    grid.spoil = restart
+    run = flower.train(PROJECT, grid, given)
+    assert 200 in grid.nodes and agree(run, local(given))
+
+
+@pytest.mark.parametrize("algorithm", STATEFUL)
+def test_a_lost_memory_is_said_and_the_client_starts_afresh(algorithm):
+    grid, emptied = a_grid(), []
+
+    def lose(reply):
+        over = reply.metadata.group_id == "1" and reply.metadata.message_type == "train.updates"
+        if over and not emptied and not grid.waiting:
+            files = list(Path("fedstride-memory").glob("*/1/*.safetensors"))
+            emptied.extend(files)
+            for file in files:
+                file.write_bytes(b"")
+        return reply
+
+    grid.spoil = lose
+    with pytest.warns(fs.FedstrideWarning, match=r"client 1, round \d: what the client should remember is not in"):
+        run = flower.train(PROJECT, grid, settings(algorithm=algorithm, rounds=5))
+    refused = [row["refused"] for row in run.history]
+    assert sum(row.get("memory lost", 0) for row in refused) == 1 and refused[-1] == {}
+
+
+def uninterrupted(algorithm: str, rounds: int) -> fs.Run:
+    return flower.train(PROJECT, a_grid(memory="other"), settings(algorithm=algorithm, cohort=3, rounds=rounds))
+
+
+def trained(grid: Grid, algorithm: str, rounds: int) -> fs.Run:
+    return flower.train(PROJECT, grid, settings(algorithm=algorithm, cohort=3, rounds=rounds, out="server"))
+
+
+class ServerGone(Exception):
+    pass
+
+
+def until(grid: Grid, round: int) -> Grid:
+    """The server ends when the last answer of this round is in."""
+
+    def end(reply):
+        if reply.metadata.group_id == str(round) and not grid.waiting:
+            raise ServerGone
+        return reply
+
+    grid.spoil = end
+    return grid
+
+
+@pytest.mark.parametrize("algorithm", STATEFUL)
+def test_a_server_that_starts_again_goes_on_to_the_same_bits(algorithm):
+    trained(a_grid(), algorithm, 3)
+    assert same_bits(trained(a_grid(500), algorithm, 6), uninterrupted(algorithm, 6))
+
+
+@pytest.mark.parametrize("algorithm", STATEFUL)
+def test_a_server_that_goes_back_two_rounds_finds_what_clients_remembered(algorithm):
+    trained(a_grid(), algorithm, 4)
+    with pytest.raises(ServerGone):
+        trained(until(a_grid(), 4), algorithm, 8)  # the nodes have worked on round 5
+    newest = Path("server/checkpoint-000004.safetensors")
+    newest.write_bytes(newest.read_bytes()[:-10])
+    with pytest.warns(fs.FedstrideWarning, match="goes on from checkpoint-000003"):
+        run = trained(a_grid(), algorithm, 8)
+    assert not any(row["refused"] for row in run.history)
+    assert same_bits(run, uninterrupted(algorithm, 8))
+
+
+def test_nodes_keep_few_files():
+    trained(a_grid(), "scaffold", 12)
+    for client in range(CLIENTS):
+        assert 1 <= len(list(Path("fedstride-memory").glob(f"*/{client}/*"))) <= 4
+
+
+def test_a_checkpoint_of_another_engine_is_refused():
+    given = settings(algorithm="scaffold")
+    local(given, checkpoint="server")
+    with pytest.raises(fs.InvalidInput, match="belongs to another run"):
+        trained(a_grid(), "scaffold", 6)
+
+
+# Before the first round
+
+
+def test_two_nodes_that_are_the_same_client_are_refused():
+    grid = a_grid()
+    grid.nodes[101]["partition-id"] = 0
+    with pytest.raises(fs.InvalidInput, match=r"client 0 is node 10[01] and node 10[01]; expected one node for each"):
+        flower.train(PROJECT, grid, settings())
+
+
+def test_a_second_node_for_a_client_is_left_out_with_a_warning_later():
+    grid, given = a_grid(), settings()
+
+    def another(reply):
+        if reply.metadata.group_id == "0":
+            grid.nodes[300] = {"client": 2}
+            grid.online.add(300)
+        return reply
+
+    grid.spoil = another
+    with pytest.warns(fs.FedstrideWarning, match=r"client 2 is node 102 and node 300"):
+        assert agree(flower.train(PROJECT, grid, given), local(given))
+
+
+def test_a_second_node_takes_over_when_the_first_is_gone():
+    grid, given = a_grid(), settings(algorithm="scaffold", rounds=4)
+
+    def change(reply):
+        if reply.metadata.group_id == "0":
+            grid.nodes[300] = {"client": 2}
+            grid.online.add(300)
+        if reply.metadata.group_id == "1" and not grid.waiting:
+            grid.online.discard(102)
+        return reply
+
+    grid.spoil = change
+    with pytest.warns(fs.FedstrideWarning, match=r"client 2 is node 102 and node 300"):
+        assert agree(flower.train(PROJECT, grid, given), local(given))
+    assert 102 not in grid.online
+
+
+@pytest.mark.parametrize(
+    "project, match",
+    [
+        (flower.Project(lambda s: nn.Linear(4, 3).double(), "cross_entropy", load_data), "parameters there: .*weight"),
+        (flower.Project(lambda s: make_model({**s, "seed": 9}), "cross_entropy", load_data), None),
+        (flower.Project(lambda s: make_model({**s, "dtype": "float32"}), "cross_entropy", load_data), "torch.float32"),
+    ],
+    ids=["layers", "trainable weights", "type"],
+)
+def test_a_node_with_another_model_is_refused(project, match):
+    grid = a_grid()
+    grid.apps[102] = flower.client_app(project)
+    if match is None:
+        assert flower.train(PROJECT, grid, settings()).history  # they come from the server
+        return
+    with pytest.raises(fs.InvalidInput, match=f"client 2.*{match}"):
+        flower.train(PROJECT, grid, settings())
+
+
+def test_frozen_weights_must_agree():
+    def other(settings):
+        model = make_model(settings)
+        model.frozen.weight.data += 1e-9
+        return model
+
+    grid = a_grid()
+    grid.apps[102] = flower.client_app(flower.Project(other, "cross_entropy", load_data))
+    with pytest.raises(fs.InvalidInput, match=r"client 2 \(node 102\): frozen parameters and buffers there"):
+        flower.train(PROJECT, grid, settings(kind="normed", batch_size=3))
+
+
+def spoil_data(change):
+    def data(settings, node):
+        pair = load_data(settings, node)
+        return change(*pair) if node["partition-id"] == 2 else pair
+
+    return flower.Project(make_model, "cross_entropy", data)
+
+
+@pytest.mark.parametrize(
+    "change, match",
+    [
+        (lambda X, y: (X * torch.nan, y), r"client 2: client 2: inputs hold NaN"),
+        (lambda X, y: (X, y + 3), r"client 2: client 2: label [345] is out of range"),
+        (lambda X, y: (X[:, :3], y), r"client 2: model: it fails on client 2's inputs"),
+        (lambda X, y: (X[:0], y[:0]), r"client 2: client 2: it has no samples"),
+        (lambda X, y: (X.tolist(), y), r"client 2: client 2: got tuple; expected a pair"),
+    ],
+)
+def test_bad_data_of_a_node_is_said_at_the_server(change, match):
+    project = spoil_data(change)
+    grid = a_grid()
+    grid.app = flower.client_app(project)
+    with pytest.raises(fs.InvalidInput, match=match):
+        flower.train(project, grid, settings())
+
+
+def test_nodes_have_samples_of_the_same_kind():
+    project = spoil_data(lambda X, y: (X, y.to(torch.int32).long()[:, None]))
+    project = flower.Project(make_model, lambda out, y: nn.functional.cross_entropy(out, y.reshape(-1)), project.data)
+    grid = a_grid()
+    grid.app = flower.client_app(project)
+    with pytest.raises(
+        fs.InvalidInput, match=r"client 2 .* has samples of \[4\] torch.float64, \[1\] torch.int64, client"
+    ):
+        flower.train(project, grid, settings())
+
+
+@pytest.mark.parametrize(
+    "change, match",
+    [
+        (lambda X, y: (X[:, :3], y), "model: it fails on test's inputs"),
+        (lambda X, y: (X, y + 3), "test: label [345] is out of range"),
+        (lambda X, y: (X.float(), y), "test: inputs are torch.float32"),
+        (lambda X, y: (X[:0], y[:0]), "test: it has no samples"),
+    ],
+)
+def test_a_test_set_that_does_not_fit_is_refused(change, match):
+    project = flower.Project(make_model, "cross_entropy", load_data, lambda settings: change(*load_test(settings)))
+    with pytest.raises(fs.InvalidInput, match=match):
+        flower.train(project, a_grid(), settings())
+
+
+def test_data_that_is_elsewhere_is_for_no_other_engine():
+    clients = elsewhere([3, 4], Found("mean", (), False))
+    with pytest.raises(fs.InvalidInput, match=r"clients\[1\]: its data is elsewhere"):
+        fs.train(make_model({}), "cross_entropy", clients, rounds=1)
+
+
+def test_what_the_project_raises_at_a_node_is_said_at_the_server():
+    def data(settings, node):
+        raise ValueError("no data here; start the node with data=FILE")
+
+    grid = a_grid()
+    grid.apps[102] = flower.client_app(flower.Project(make_model, "cross_entropy", data))
+    with pytest.raises(fs.InvalidInput, match="node 102: client 2: no data here; start the node with data=FILE"):
+        flower.train(PROJECT, grid, settings())
+
+
+def test_batches_of_one_are_found_at_the_node():
+    with pytest.raises(
+        fs.InvalidInput, match=r"client (\d): BatchNorm with a batch of one sample, which client \1 meets"
+    ):
+        flower.train(PROJECT, a_grid(), settings(kind="normed", batch_size=1))
+
+
+@pytest.mark.parametrize("number", [{}, {"client": "two"}, {"client": -1}, {"client": True}])
+def test_a_node_without_a_number_is_refused(number):
+    grid = a_grid()
+    grid.nodes[102] = number
+    with pytest.raises(fs.InvalidInput, match=r"expected the number of this node's client"):
+        flower.train(PROJECT, grid, settings())
+
+
+def test_clients_that_do_not_come_are_named():
+    grid = a_grid()
+    grid.online -= {101, 103}
+    with pytest.raises(fs.InvalidInput, match=r"after 0.1 s there is no node for client\(s\) 1, 3"):
+        flower.train(PROJECT, grid, settings(deadline=0.1))
+
+
+def test_nodes_beyond_the_number_of_clients_are_left_out():
+    grid = a_grid()
+    run = flower.train(PROJECT, grid, settings(clients=3, cohort="none"))
+    assert all(row["participants"] == 3 for row in run.history)
+
+
+@pytest.mark.parametrize(
+    "more, match",
+    [
+        ({"clients": 0}, "clients=0"),
+        ({"rounds": "many"}, "rounds='many'"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"algorithm": "fedavgg"}, "fedavgg"),
+        ({"algorithm": "fedavg(lrr=1)"}, "lrr"),
+        ({"algorithm": 3}, "expected a text"),
+        ({"seed": "none"}, "seed=None"),
+        ({"deadline": -1}, "deadline=-1"),
+        ({"buffers": "some"}, "buffers='some'"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused(more, match):
+    with pytest.raises(fs.InvalidInput, match=match):
+        flower.train(PROJECT, a_grid(), settings(**more))
+
+
+def test_what_a_round_costs_on_the_wire_is_what_the_history_says():
+    given, grid = settings(rounds=1), a_grid()
+    first = a_grid()
+    flower.train(PROJECT, first, settings(rounds=1))
+    run = flower.train(PROJECT, grid, given)
+    told = run.history[0]["bytes_down"]
+    assert told == CLIENTS * 27 * 8 and told < grid.bytes < told + CLIENTS * 4000  # names, settings, two headers
+
+
+def test_no_warning_in_a_run_in_which_nothing_fails():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        flower.train(PROJECT, a_grid(), settings(algorithm="scaffold"))
+
+
+def test_memory_is_no_pickle():
+    flower.train(PROJECT, a_grid(), settings(algorithm="scaffold"))
+    file = next(Path("fedstride-memory").rglob("*.safetensors"))
+    data = file.read_bytes()
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    assert set(header) == {"__metadata__", "control"}

@@ -1,0 +1,113 @@
+"""Whole runs whose uploads are summed by SecAgg+, over a grid without processes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import fedstride as fs
+from fedstride.recipes import RECIPES
+
+pytest.importorskip("flwr")
+
+from flwr.app import Message
+
+from fedstride.engine import flower
+from fedstride.engine.flower.secure import secure_of
+from fedstride.wire.secure import Secure
+from tests.engine.test_flower import CLIENTS, PROJECT, a_grid, folder, local, settings  # noqa: F401 (a fixture)
+
+BOUNDS = "10, control=100, gradient=100, parts=1e6, effective_steps=100, stats=1000"
+
+
+def summed(grid=None, **more):
+    return flower.train(PROJECT, grid or a_grid(), settings(secure=BOUNDS, **more))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_can_be_trained_by_secure_sums(name):
+    given = {
+        "algorithm": name,
+        "batch_size": "none" if name == "fedtrack" else 4,
+        "local_steps": 3,
+        "weights": "samples",
+    }
+    found, expected = summed(**given), local(settings(**given))
+    torch.testing.assert_close(found.x, expected.x, rtol=0, atol=2e-4 if name in ("fedadam", "fedyogi") else 2e-5)
+    for mine, theirs in zip(found.history, expected.history, strict=True):
+        assert [mine[k] for k in ("gradients", "forwards", "failed", "participants", "lost")] == [
+            theirs[k] for k in ("gradients", "forwards", "failed", "participants", "lost")
+        ]
+        assert mine["train_loss"] == pytest.approx(theirs["train_loss"], abs=1e-4)
+
+
+def test_no_message_tells_an_update_or_its_length():
+    """What the nodes send in the clear: keys, shares, masked numbers. In a plain run the same look finds the square."""
+    names, given = {}, {"algorithm": "fedexp", "rounds": 1}
+    for secure in (False, True):
+        seen = names[secure] = set()
+        grid = a_grid()
+
+        def look(reply: Message, seen=seen) -> Message:
+            content = reply.content
+            seen |= {name for record in content.array_records.values() for name in record}
+            seen |= {name for record in content.metric_records.values() for name in record}
+            return reply
+
+        grid.spoil = look
+        summed(grid, **given) if secure else flower.train(PROJECT, grid, settings(**given))
+    assert {"update", "fields.square"} <= names[False]
+    assert not any("square" in name or "update" in name or "loss" in name for name in names[True])
+
+
+def test_a_client_that_drops_out_is_left_out():
+    grid = a_grid()
+    lost = {}
+
+    def spoil(reply):
+        node = reply.metadata.src_node_id
+        stage = len(lost.setdefault(node, []))
+        lost[node].append(stage)
+        return None if node == 101 and reply.metadata.message_type == "train" else reply
+
+    grid.spoil = spoil
+    run = summed(grid, rounds=1, deadline=1)
+    assert run.history[0]["lost"] == 1
+    assert run.history[0]["refused"] == {"late": 1}
+
+
+def test_a_node_for_secure_sums_refuses_to_send_in_the_clear():
+    with pytest.raises(fs.TooFew, match="crashed"):
+        flower.train(PROJECT, a_grid(secure=True), settings(rounds=1))
+    assert len(summed(a_grid(secure=True), rounds=1).history) == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"algorithm": "scaffold", "secure": 10.0}, "'control'"),
+        ({"algorithm": 'custom(up={part="TopK", k=5})'}, "compressor"),
+        ({"algorithm": 'custom(aggregate={part="Median"})'}, "Median"),
+        ({"secure": "much"}, "secure='much'"),
+    ],
+)
+def test_what_cannot_be_summed_is_refused_before_any_work(more, words):
+    grid = a_grid()
+    with pytest.raises((fs.InvalidInput, fs.Refused), match=words):
+        flower.train(PROJECT, grid, settings(**{"secure": BOUNDS, **more}))
+    assert grid.count <= CLIENTS  # who they are
+
+
+def test_a_shortened_control_keeps_server_and_clients_in_step():
+    """sum c_i = c must hold for SCAFFOLD; a bound that cuts would break it if only the server knew."""
+    with pytest.warns(fs.FedstrideWarning, match="had to shorten 'control'"):
+        run = flower.train(PROJECT, a_grid(), settings(algorithm="scaffold", secure="100, control=0.01", rounds=4))
+    assert len(run.history) == 4
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [(None, None), ("none", None), (10, Secure(10.0)), ("10, control=5", Secure(10.0, {"control": 5}))],
+)
+def test_the_setting(setting, expected):
+    assert secure_of(setting) == expected

@@ -1,0 +1,145 @@
+"""Sudden deaths: of torchrun's processes, of a SuperLink in the middle of a run, of a SuperNode in the middle of a round.
+
+python -m tests.kills --times 20
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+import fedstride as fs
+from fedstride import checkpoint
+from fedstride.checkpoint import newest, replace_file
+from fedstride.history import Row
+from tests.deployment import Deployment, until
+from tests.engine.many import here, long
+
+LAUNCH = [sys.executable, "-m", "torch.distributed.run"]
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+ROUNDS = 50  # of torchrun per death; more than there are in a life
+
+
+def torchrun(processes: int, *command: object, restarts: int = 0) -> subprocess.CompletedProcess[str]:
+    given = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={processes}", f"--max-restarts={restarts}"]
+    whole = [*LAUNCH, *given, *map(str, command)]
+    return subprocess.run(whole, env={**os.environ, **LOOPBACK}, capture_output=True, text=True, timeout=3000)
+
+
+def written(folder: Path, processes: int) -> list[dict[str, dict[str, str]]]:
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(processes)]
+
+
+def processes(folder: Path, deaths: int, algorithm: str = "scaffold") -> None:
+    """Processes die, one at a time, at random moments; torchrun starts all of them again."""
+    rounds = ROUNDS * (deaths + 1)
+    chosen = (f"--algorithm={algorithm}", f"--rounds={rounds}", f"--kills={deaths}")
+    done = torchrun(2, "-m", "tests.engine.many", folder, *chosen, restarts=deaths + 1)
+    assert done.returncode == 0, done.stderr
+    assert len((folder / "deaths").read_text().splitlines()) == deaths
+    assert written(folder, 2) == [here(long(algorithm, rounds))] * 2
+
+
+def federation(folder: Path, servers: int, nodes: int) -> float:
+    """So many deaths of the SuperLink, then of nodes; the relative difference to a run without a network after the first."""
+    settings = {"clients": 3, "epochs": 1, "batch_size": 64, "seed": 5, "hidden": 16}
+    with Deployment(folder, nodes=3) as it:
+        task, out = it.server / "app" / "hospital" / "task.py", it.server / "runs" / "it"
+        text = task.read_text().replace("torch.float32", "torch.float64")
+        task.write_text(text.replace("nn.Linear(width, 2))", "nn.Linear(width, 2)).double()"))
+
+        def history() -> list[Row]:
+            return newest(out, lambda path: checkpoint.history(path, checkpoint.read_tensors(path)[0])) or []
+
+        def begin(rounds: int) -> str:
+            return it.run(algorithm="scaffold(lr=0.05)", rounds=rounds, out="runs/it", **settings)
+
+        last = 2 * servers + 2
+        for death in range(servers):
+            begin(last)
+            until(lambda rounds=2 * death + 2: len(history()) >= rounds, 300, f"two rounds after {death} deaths")
+            it.kill("superlink")  # in the middle of the next
+            it.start("superlink")
+        assert it.wait(begin(last)) == "finished:completed"
+        found, expected = fs.load(out), _alone(task.parent.parent, settings, last)
+        assert [row["lost"] for row in found.history] == [0] * last
+        difference = float((found.x - expected.x).norm() / expected.x.norm())
+        assert difference <= 1e-10, difference
+        begin(100_000)
+        for death in range(nodes):
+            seen = len(history())
+            until(lambda seen=seen: len(history()) > seen, 300, "a round")
+            name = f"node-{death % 3}"
+            it.kill(name)  # in the middle of the next
+            until(lambda: history()[-1]["lost"] == 1, 300, f"a round without {name}")
+            it.start(name)
+            until(lambda: history()[-1]["lost"] == 0, 300, f"a round with {name} again")
+        rows = history()
+    assert rows[:last] == list(found.history)
+    assert {reason for row in rows for reason in row["refused"]} <= {"offline", "crashed", "no answer"}
+    assert rows[-1]["test_accuracy"] > 0.9
+    return difference
+
+
+def _alone(app: Path, settings: dict[str, int], rounds: int) -> fs.Run:
+    """The same run, of the same app, without any network."""
+    sys.path.insert(0, str(app))
+    try:
+        task = importlib.import_module("hospital.task")
+    finally:
+        sys.path.remove(str(app))
+        for name in ("hospital", "hospital.task"):
+            sys.modules.pop(name, None)
+    torch.manual_seed(settings["seed"])
+    return fs.train(
+        task.make_model(settings),
+        "cross_entropy",
+        [task.load_data(settings, {"partition-id": i}) for i in range(3)],
+        fs.recipes.scaffold(lr=0.05),
+        rounds=rounds,
+        test=task.load_test(settings),
+        **{name: settings[name] for name in ("epochs", "batch_size", "seed")},
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--times", type=int, default=20, help="deaths of each kind")
+    parser.add_argument("--json", type=Path, help="merge the figures into this file")
+    asked = parser.parse_args()
+    start, found = time.monotonic(), {}
+    with TemporaryDirectory() as folder:
+        processes(Path(folder), asked.times)
+    print(f"torchrun: {asked.times} deaths, no bit different", flush=True)
+    with TemporaryDirectory() as folder:
+        found["difference"] = federation(Path(folder), asked.times, asked.times)
+    print(f"Flower: {asked.times} deaths of the SuperLink, {asked.times} of nodes; {found}", flush=True)
+    if asked.json:
+        known = json.loads(asked.json.read_text()) if asked.json.is_file() else {}
+        versions = {"fedstride": fs.__version__, "torch": torch.__version__, "python": platform.python_version()}
+        figures = {
+            "date": f"{datetime.now(UTC):%Y-%m-%d}",
+            "versions": versions,
+            "seconds": round(time.monotonic() - start),
+            "processes": asked.times,
+            "superlinks": asked.times,
+            "nodes": asked.times,
+            "bits_different": 0,
+            **found,
+        }
+        replace_file(asked.json, json.dumps({**known, "kills": figures}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
