@@ -162,6 +162,8 @@ def test_a_round_leaves_finite_figures(name):
 class Prepared:
     """A local engine whose clients already remember something."""
 
+    leads = True
+
     def __init__(self, memory):
         self.memory = memory
 

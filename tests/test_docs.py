@@ -38,10 +38,12 @@ def test_the_pages_are_there():
     assert [p.name for p in PAGES] == [
         "auto.md",
         "diagnose.md",
+        "engines.md",
         "how-to-choose.md",
         "privacy.md",
         "reliability.md",
         "reproduced.md",
+        "secure-aggregation.md",
         "speed.md",
         "what-we-check.md",
         "write-an-algorithm.md",

@@ -35,6 +35,8 @@ def upload(clients, main="update"):
 class Inner:
     """Clients in chunks, whose exchange gives back (clients, upload) of each."""
 
+    leads = True
+
     def __init__(self, chunk=4, main="update"):
         self.chunk, self.main = chunk, main
 
@@ -258,7 +260,7 @@ def test_what_makes_no_sense_is_refused(options):
 
 def test_an_unknown_engine_is_refused():
     with pytest.raises(InvalidInput, match="engine='lokal'"):
-        Faulty("lokal").open(None, None)
+        Faulty("lokal").open(None, WORK, None)
 
 
 def test_probabilities_may_fill_the_whole():
@@ -289,6 +291,8 @@ MIXED = Faulty(ONE_BY_ONE, duplicate=0.1, **LOSSES)
 
 class Recorder:
     """An engine that writes down who was asked, and who was lost."""
+
+    leads = True
 
     def __init__(self, engine):
         self.engine, self.calls = engine, []

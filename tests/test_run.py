@@ -247,6 +247,8 @@ def test_averaged_statistics_are_the_mean_of_the_clients(weights, p):
 class Watched:
     """A local engine that shows its clients."""
 
+    leads = True
+
     def open(self, *given):
         self.clients = fs.engine.Local().open(*given)
         return self.clients

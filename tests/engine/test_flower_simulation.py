@@ -41,4 +41,6 @@ def test_a_simulation_trains_as_the_local_engine(tmp_path):
         for mine, theirs in zip(found.history, expected.history, strict=True):
             assert mine["test_loss"] == pytest.approx(theirs["test_loss"], abs=1e-10)
             assert (mine["participants"], mine["lost"], mine["bytes_up"]) == (2, 0, theirs["bytes_up"])
-    assert len(list((tmp_path / "fedstride-memory").iterdir())) == len(ALGORITHMS)  # of nodes, in their working directory
+    assert len(list((tmp_path / "fedstride-memory").iterdir())) == len(
+        ALGORITHMS
+    )  # of nodes, in their working directory

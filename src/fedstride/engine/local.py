@@ -88,11 +88,20 @@ class Local:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a chunk sent."""
+    """What a chunk sent, but for what is in the total. Plain numbers: tensors of a few bytes that outlive those of many
+    take their places in memory, where the next large ones then do not fit."""
 
     positions: list[int]  # in the cohort, of those whose messages count
-    admitted: Admitted
+    metrics: dict[str, list[float]]
+    lost: dict[int, str]
+    refused: Counter[str]
     bytes: int
+
+
+def answer(found: Admitted, positions: Sequence[int], size: int) -> Answer:
+    """Of what was admitted from clients at these positions."""
+    metrics = {name: v[:, 0].tolist() for name, v in found.metrics.items()}
+    return Answer([positions[row] for row in found.rows], metrics, found.lost, found.refused, size)
 
 
 class LocalClients:
@@ -143,21 +152,21 @@ class LocalClients:
             try:
                 memory = self.store.rows(clients, order.x)
                 upload, new_stats = self.worker.work(order, chunk, samples, memory, stats)
-                answer = admit(upload, clients, order.round, order.limit)
+                found = admit(upload, clients, order.round, order.limit)
             except Exception as error:
                 error.add_note(f"fedstride: in round {order.round + 1}, while working for client(s) {clients}")
                 raise
-            rows = answer.rows
+            rows = found.rows
             with self.lock:
                 size = sum(n for row, n in enumerate(upload.bytes) if row not in upload.lost)
-                answers[number] = Answer([positions[row] for row in rows], answer, size)
+                answers[number] = answer(found, positions, size)
                 kept = upload.memory if len(rows) == len(clients) else {k: v[rows] for k, v in upload.memory.items()}
                 here = [clients[row] for row in rows]
                 self.store.stage(here, kept)
                 if new_stats is not None:
                     self.statistics.stage(here, {"stats": new_stats[rows]})
                 weights = [self.task.weights[client] for client in here]
-                _add(total, answers[number].positions, answer.fields, weights)
+                _add(total, answers[number].positions, found.fields, weights)
 
         def lane() -> None:
             while waiting:
@@ -261,14 +270,14 @@ def score(loss: Loss, results: Sequence[tuple[Tensor, Tensor]]) -> tuple[float, 
 
 def replied(answers: Sequence[Answer], fields: State, weight: float) -> Reply:
     """The reply of a cohort, from all answers of its chunks, in their order, and the aggregate."""
-    done = [a.admitted for a in answers]
     positions = [p for a in answers for p in a.positions]
     order = sorted(range(len(positions)), key=positions.__getitem__)
-    metrics = {name: torch.cat([a.metrics[name] for a in done])[:, 0] for name in done[0].metrics}
-    if order != list(range(len(order))):
-        metrics = {name: values[order] for name, values in metrics.items()}
-    lost = {client: why for a in done for client, why in a.lost.items()}
-    refused = sum((a.refused for a in done), Counter[str]())
+    every = {name: [v for a in answers for v in a.metrics[name]] for name in answers[0].metrics}
+    metrics = {
+        name: torch.tensor([v[i] for i in order], dtype=torch.float64, device="cpu") for name, v in every.items()
+    }
+    lost = {client: why for a in answers for client, why in a.lost.items()}
+    refused = sum((a.refused for a in answers), Counter[str]())
     return Reply(fields, weight, metrics, sum(a.bytes for a in answers), lost, refused)
 
 

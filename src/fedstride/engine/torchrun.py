@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from fedstride.client.site import Samples
-from fedstride.engine.door import Admitted
 from fedstride.engine.link import LEADER, Link
 from fedstride.engine.local import Answer, Local, LocalClients, cores, evaluation_parts, replied, score
 from fedstride.engine.protocol import Contents, Order, Reply, Task
@@ -267,19 +266,8 @@ def merged(link: Link, total: Aggregator, start: Callable[[], Aggregator]) -> tu
 
 
 def _packed(answers: Sequence[Answer]) -> bytes:
-    facts, metrics = [], State()
-    for i, a in enumerate(answers):
-        metrics |= {f"{i}/{k}": v for k, v in a.admitted.metrics.items()}
-        lost = list(a.admitted.lost.items())
-        facts.append({"positions": a.positions, "lost": lost, "refused": a.admitted.refused, "bytes": a.bytes})
-    return pack(metrics, {"answers": facts})
+    return json.dumps([{**vars(a), "lost": list(a.lost.items())} for a in answers]).encode()
 
 
 def _unpacked(data: bytes) -> list[Answer]:
-    metrics, meta = unpack(data, "a message of another process")
-    answers = []
-    for i, a in enumerate(meta["answers"]):
-        own = {k.removeprefix(f"{i}/"): v for k, v in metrics.items() if k.startswith(f"{i}/")}
-        admitted = Admitted([], {}, own, dict(a["lost"]), Counter(a["refused"]))
-        answers.append(Answer(a["positions"], admitted, a["bytes"]))
-    return answers
+    return [Answer(**{**a, "lost": dict(a["lost"]), "refused": Counter(a["refused"])}) for a in json.loads(data)]

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from fedstride.algorithm import Algorithm
 from fedstride.client.site import Samples
-from fedstride.engine.door import Admitted, admit
+from fedstride.engine.door import admit
 from fedstride.engine.flower import memory, records, secure
 from fedstride.engine.flower.nodes import Nodes, log
-from fedstride.engine.local import Answer, evaluation_parts, replied, score
+from fedstride.engine.local import Answer, answer, evaluation_parts, replied, score
 from fedstride.engine.protocol import Contents, Order, Reply, Task
 from fedstride.errors import Corrupt, InvalidInput, tell
 from fedstride.model import Replica
@@ -85,7 +85,7 @@ class FlowerClients:
             return secure.exchange(self, order, self.engine.secure, here)
         for position, (client, _) in enumerate(order.cohort):
             if client not in online:
-                answers[position] = self._absent(order, client, "offline", metrics)
+                answers[position] = self._absent(client, "offline", metrics)
         for i, reply in self.nodes.ask(self.messages(order, here), self.engine.deadline):
             position = here[i]
             client, _ = order.cohort[position]
@@ -93,7 +93,7 @@ class FlowerClients:
                 upload = records.admitted(self.usable(reply, order, client), order, client, fields, metrics)
                 answers[position] = self._answer(upload, order, position, total)
             except records.Unusable as error:
-                answers[position] = self._absent(order, client, str(error), metrics)
+                answers[position] = self._absent(client, str(error), metrics)
         return replied([answers[position] for position in sorted(answers)], *total.finish())
 
     def layout(self, order: Order) -> tuple[dict[str, int], tuple[str, ...]]:
@@ -141,12 +141,10 @@ class FlowerClients:
         if found.rows:
             self.remembered(order, [client])
             total.add_rows(position, [self.task.weights[client]], found.fields)
-        return Answer([position] if found.rows else [], found, upload.bytes[0])
+        return answer(found, [position], upload.bytes[0])
 
-    def _absent(self, order: Order, client: int, why: str, metrics: tuple[str, ...]) -> Answer:
-        none = order.x.new_empty(0, 1)
-        empty = {name: none.long().cpu() if name in records.COUNTS else none for name in metrics}
-        return Answer([], Admitted([], {}, {**empty, "square": none}, {client: why}, Counter([why])), 0)
+    def _absent(self, client: int, why: str, metrics: tuple[str, ...]) -> Answer:
+        return Answer([], {name: [] for name in (*metrics, "square")}, {client: why}, Counter([why]), 0)
 
     def _name(self, order: Order) -> str:
         return memory.name(order.round, order.call, self.incarnation)
