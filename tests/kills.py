@@ -13,6 +13,7 @@ import platform
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -70,6 +71,7 @@ def federation(folder: Path, servers: int, nodes: int) -> float:
             begin(last)
             until(lambda rounds=2 * death + 2: len(history()) >= rounds, 300, f"two rounds after {death} deaths")
             it.kill("superlink")  # in the middle of the next
+            print(f"SuperLink: death {death + 1}", flush=True)
             it.start("superlink")
         assert it.wait(begin(last)) == "finished:completed"
         found, expected = fs.load(out), _alone(task.parent.parent, settings, last)
@@ -85,6 +87,7 @@ def federation(folder: Path, servers: int, nodes: int) -> float:
             until(lambda: history()[-1]["lost"] == 1, 300, f"a round without {name}")
             it.start(name)
             until(lambda: history()[-1]["lost"] == 0, 300, f"a round with {name} again")
+            print(f"{name}: death {death + 1}", flush=True)
         rows = history()
     assert rows[:last] == list(found.history)
     assert {reason for row in rows for reason in row["refused"]} <= {"offline", "crashed", "no answer"}
@@ -119,12 +122,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="merge the figures into this file")
     asked = parser.parse_args()
     start, found = time.monotonic(), {}
-    with TemporaryDirectory() as folder:
-        processes(Path(folder), asked.times)
-    print(f"torchrun: {asked.times} deaths, no bit different", flush=True)
-    with TemporaryDirectory() as folder:
-        found["difference"] = federation(Path(folder), asked.times, asked.times)
-    print(f"Flower: {asked.times} deaths of the SuperLink, {asked.times} of nodes; {found}", flush=True)
+    with TemporaryDirectory() as first, TemporaryDirectory() as second, ThreadPoolExecutor() as pool:
+        cluster = pool.submit(processes, Path(first), asked.times)
+        difference = pool.submit(federation, Path(second), asked.times, asked.times)
+        cluster.result()
+        print(f"torchrun: {asked.times} deaths, no bit different", flush=True)
+        found["difference"] = difference.result()
+        print(f"Flower: {asked.times} deaths of the SuperLink, {asked.times} of nodes; {found}", flush=True)
     if asked.json:
         known = json.loads(asked.json.read_text()) if asked.json.is_file() else {}
         versions = {"fedstride": fs.__version__, "torch": torch.__version__, "python": platform.python_version()}

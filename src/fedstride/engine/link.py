@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import json
+import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -11,10 +13,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from fedstride.rows import State
 
 LEADER = 0
+PAUSE = 0.02  # seconds between two looks for the others
 PATIENCE = timedelta(days=1)  # torchrun finds out who died; who is slow is waited for
 
 
@@ -23,8 +27,7 @@ class Link:
 
     def __init__(self, device: torch.device) -> None:
         if not dist.is_initialized():
-            dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
-            atexit.register(_leave)
+            _join("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
         self.device, self.rank, self.world = device, dist.get_rank(), dist.get_world_size()
         self.broken = False  # somebody is gone: there is no use in talking
 
@@ -85,6 +88,32 @@ class Link:
 
 def _bytes(message: bytes) -> Tensor:
     return torch.frombuffer(bytearray(message), dtype=torch.uint8) if message else torch.empty(0, dtype=torch.uint8)
+
+
+def _join(backend: str) -> None:
+    store, rank, world = next(rendezvous("env://", timeout=PATIENCE))
+    own = dist.PrefixStore(f"fedstride/{_meeting(store, rank, world)}", store)
+    dist.init_process_group(backend, store=own, rank=rank, world_size=world, timeout=PATIENCE)
+    atexit.register(_leave)
+
+
+def _meeting(store: Any, rank: int, world: int) -> str:
+    """A name that only processes of this life share. After a restart the store still holds the addresses of the dead."""
+    mine = secrets.token_hex(8)
+    if rank != LEADER:
+        store.set(f"fedstride/hello/{rank}", mine)
+        store.wait([f"fedstride/welcome/{mine}"], PATIENCE)
+        name: str = store.get(f"fedstride/welcome/{mine}").decode()
+        store.set(f"fedstride/here/{name}/{rank}", "")
+        return name
+    others = range(1, world)
+    while not all(store.check([f"fedstride/here/{mine}/{other}"]) for other in others):
+        for other in others:
+            if store.check([f"fedstride/hello/{other}"]):  # perhaps of one who is dead by now
+                theirs = store.get(f"fedstride/hello/{other}").decode()
+                store.set(f"fedstride/welcome/{theirs}", mine)
+        time.sleep(PAUSE)
+    return mine
 
 
 def _leave() -> None:
