@@ -81,7 +81,7 @@ def train(
     batch_size: samples per step; None = the full batch.
     weights: of the clients in every mean: "uniform", "samples", or one number per client.
     test: (inputs, targets) to evaluate the returned model on after each round.
-    engine: "auto", "local", "torchrun" (see docs/many-machines.md), or an engine such as fs.engine.Local(workers=2). What it
+    engine: "auto", "local", "torchrun" (see docs/engines.md), or an engine such as fs.engine.Local(workers=2). What it
         chose is in run.engine.
     checkpoint: a folder; the run is saved there after each round and goes on from there when called again. With
         fs.Checkpoints(folder, every=..., seconds=..., keep=...) less often, or with more files kept.

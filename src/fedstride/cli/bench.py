@@ -123,6 +123,88 @@ def painless(
     typer.echo(f"{show.about(report)}\nWritten: {out}/painless.json, painless.html and painless.svg")
 
 
+@app.command()
+def parity(
+    algorithm: Annotated[list[str] | None, typer.Option(help="Only this recipe; may be repeated.")] = None,
+    engine: Annotated[
+        list[str] | None, typer.Option(help="Only this engine, against the local one; may be repeated.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Of every recipe.")] = 10,
+    deployment_rounds: Annotated[
+        int, typer.Option(min=1, help="The same in the Flower deployment, where a round takes seconds.")
+    ] = 2,
+    out: Annotated[Path, typer.Option(help="Folder for parity.json.")] = Path("runs/bench"),
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown instead of tables.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Whether every engine trains the same: each recipe on torchrun, a Flower simulation and a Flower deployment.
+
+    Exits with 1 if a model differs by more than it may. Flower's engines need pip install 'fedstride[flower]'.
+    """
+    from fedstride.bench import parity as bench
+    from fedstride.recipes import RECIPES
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with errors_without_traceback(), _progress() as say:
+        recipes = _chosen("--algorithm", algorithm, list(RECIPES), list(RECIPES))
+        engines = _chosen("--engine", engine, list(bench.LANES), list(bench.LANES))
+        report = bench.measure(recipes, engines, rounds, deployment_rounds, say)
+    _written(out / "parity.json", report)
+    if as_json or markdown:
+        typer.echo(json.dumps(report, indent=2) if as_json else bench.markdown(report))
+    else:
+        console = wide_console()
+        console.print(_table(bench.table(report)))
+        for line in (*bench.notes(report), bench.about(report), f"Written: {out}/parity.json"):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if not bench.kept(report):
+        raise typer.Exit(1)
+
+
+@app.command()
+def wire(
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only local, torchrun, simulation, deployment, or cnn (2 processes against 1); may be repeated."
+        ),
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds of everything, in turns.")] = 5,
+    quick: Annotated[bool, typer.Option("--quick", help="Without 2.5e7 parameters and the deployment.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for wire.json.")] = Path("runs/bench"),
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown instead of tables.")] = False,
+    as_json: Json = False,
+) -> None:
+    """What a round costs on each engine beside the clients' work: seconds, and bytes on the wire.
+
+    In Flower it is what fedstride adds to an app that sends the same arrays to its clients, who send them back.
+    """
+    from fedstride.bench import show_wire as show
+    from fedstride.bench import wire as bench
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    every = ["local", "torchrun", "simulation", "deployment", "cnn"]
+    plan = bench.Plan(sides=(bench.SMALL, bench.MIDDLE), repeats=repeats) if quick else bench.Plan(repeats=repeats)
+    with errors_without_traceback(), _progress() as say:
+        engines = _chosen("--engine", engine, every, [e for e in every if not (quick and e == "deployment")])
+        report = bench.measure(engines, plan, say)
+    _written(out / "wire.json", report)
+    if as_json or markdown:
+        typer.echo(json.dumps(report, indent=2) if as_json else show.markdown(report))
+        return
+    console = wide_console()
+    for rows in (make(report) for make in show.TABLES.values()):
+        if len(rows) > 1:
+            console.print(_table(rows))
+    for line in (*show.notes(report), show.about(report), f"Written: {out}/wire.json"):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _written(path: Path, report: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
 def _measure(
     workloads: list[str] | None, engines: list[str] | None, repeats: int, quick: bool, say: Say
 ) -> dict[str, Any]:

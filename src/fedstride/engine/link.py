@@ -92,7 +92,9 @@ def _bytes(message: bytes) -> Tensor:
 
 def _join(backend: str) -> None:
     store, rank, world = next(rendezvous("env://", timeout=PATIENCE))
-    own = dist.PrefixStore(f"fedstride/{_meeting(store, rank, world)}", store)
+    own = dist.PrefixStore(  # type: ignore[attr-defined]
+        f"fedstride/{_meeting(store, rank, world)}", store
+    )
     dist.init_process_group(backend, store=own, rank=rank, world_size=world, timeout=PATIENCE)
     atexit.register(_leave)
 
