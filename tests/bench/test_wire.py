@@ -144,3 +144,14 @@ def test_the_command_writes_what_it_shows(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     assert json.loads((tmp_path / "wire.json").read_text())["engines"]["local"][0]["seconds"] == [0.1] * 3
     assert "| 10,000 | 0.1 |" in done.stdout
+
+
+def test_replies_are_fetched_so_that_the_sum_has_few_gaps():
+    nodes = pytest.importorskip("fedstride.engine.flower.nodes")
+    assert wire.TOGETHER == nodes.TOGETHER
+    arrivals = random.Random(1).sample(range(2000), 2000)
+    order = list(wire.fetched(arrivals))
+    assert sorted(order) == list(range(2000))
+    assert wire.open_nodes(order) < 300 < 700 < wire.open_nodes(arrivals)
+    late = [*range(1, 2000), 0]  # the first one keeps nobody from being fetched
+    assert list(wire.fetched(late)) == late

@@ -678,3 +678,21 @@ def test_memory_is_no_pickle():
     data = file.read_bytes()
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     assert set(header) == {"__metadata__", "control"}
+
+
+@pytest.mark.parametrize("silent", range(CLIENTS))
+def test_who_does_not_answer_keeps_nobody_from_being_heard(silent, monkeypatch):
+    """Replies are looked for one after another here; when the time is over, all that are there count."""
+    monkeypatch.setattr(nodes_module, "TOGETHER", 1)
+    grid = a_grid()
+    grid.spoil = lambda reply: (
+        None
+        if (reply.metadata.src_node_id, reply.metadata.message_type)
+        == (
+            100 + silent,
+            "train.updates",
+        )
+        else reply
+    )
+    run = flower.train(PROJECT, grid, settings(rounds=1, deadline=0.5))
+    assert run.history[0]["refused"] == {"late": 1}

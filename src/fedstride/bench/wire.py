@@ -14,7 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ CNN_CLIENTS = 10
 ADDED = 1.0  # seconds that fedstride may add to a round of Flower, with 1e6 parameters
 TWICE = 1.7  # times faster that two processes should be
 DEVICES, COHORTS, PARAMETERS = 1_000_000, (1_000, 10_000), MIDDLE**2
+TOGETHER = 64  # replies that the Flower engine looks for at a time: see engine/flower/nodes.py
 HEARTBEAT = 30.0  # seconds between two signs of life of a Flower node
 NETWORK = 10e9 / 8  # bytes per second and direction
 
@@ -226,11 +227,21 @@ def server(say: Say) -> dict[str, Any]:
         "seconds_per_reply": seconds,
         "bytes_per_reply": size,
         "open_in_order": {str(m): open_nodes(range(m)) for m in COHORTS},
-        "open_as_they_come": {str(m): open_nodes(random.Random(0).sample(range(m), m)) for m in COHORTS},
+        "open_as_they_come": {str(m): open_nodes(fetched(random.Random(0).sample(range(m), m))) for m in COHORTS},
     }
 
 
-def open_nodes(order: Sequence[int]) -> int:
+def fetched(arrivals: Sequence[int]) -> Iterator[int]:
+    """The order in which replies are fetched that arrive in this one: of those missing, the first ones are looked for."""
+    missing, here = list(range(len(arrivals))), set[int]()
+    for position in arrivals:
+        here.add(position)
+        while found := [p for p in missing[:TOGETHER] if p in here]:
+            yield from found
+            missing = [p for p in missing[:TOGETHER] if p not in here] + missing[TOGETHER:]
+
+
+def open_nodes(order: Iterable[int]) -> int:
     """The most vectors that the sum of a cohort holds at a time, when clients answer in this order."""
     total, most = WeightedMean(), 0
     for position in order:

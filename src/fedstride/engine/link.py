@@ -7,6 +7,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -72,6 +73,11 @@ class Link:
         theirs = mine.new_empty(sum(sizes))
         self._do(dist.all_to_all_single, theirs, mine, list(sizes), [len(p) for p in pieces])
         return list(torch.split(theirs, list(sizes)))
+
+    def part(self) -> None:
+        """At the end nobody leaves before all have heard what was said; who is gone by then has."""
+        with suppress(RuntimeError):
+            dist.all_reduce(torch.zeros(1, device="cpu"))
 
     def _heard(self, into: Tensor) -> Tensor:
         self._do(dist.broadcast, into, LEADER)

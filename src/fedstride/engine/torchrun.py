@@ -126,6 +126,7 @@ class TorchrunClients:
         if not self.link.broken and self.link.rank == LEADER:
             tensors, facts = outcome or ({}, {})
             self.link.say({"do": "close", "facts": facts}, tensors)
+            self.link.part()
         self.local.close()
 
     def follow(self, test: Samples | None) -> Contents:
@@ -148,6 +149,7 @@ class TorchrunClients:
                 case "restored":
                     self._restored(facts["clients"])
                 case "close":
+                    self.link.part()
                     self.local.close()
                     if not tensors:
                         raise Ended("The process of rank 0 ended the run; its own output says why.")

@@ -1,7 +1,8 @@
 """The weighted mean of the uploads, in a stream.
 
 The sum is a fixed binary tree over the positions in the cohort, so that threads, workers, chunks and the order of
-arrival cannot change the bits. Memory: O(d) times the depth of the tree and the number of workers.
+arrival cannot change the bits. Memory: O(d) times the depth of the tree and the number of gaps: of workers, where neighbours
+come one after another.
 """
 
 from __future__ import annotations

@@ -87,7 +87,11 @@ class Nodes:
             time.sleep(LONG)
 
     def ask(self, messages: Sequence[Message], seconds: float) -> Iterator[tuple[int, RecordDict | str]]:
-        """(number of a message, its reply or why there is none), as they come in."""
+        """(number of a message, its reply or why there is none), as they come in.
+
+        Only the first TOGETHER that are missing are looked for, until the time is over: the others wait at the SuperLink, so
+        that a sum over their order has few gaps, and little to hold.
+        """
         if not messages:
             return
         pending: dict[str, int] = {}
@@ -99,14 +103,15 @@ class Nodes:
         start, pause = time.monotonic(), SHORT
         looked = said = start
         while pending:
-            keys = list(pending)
+            over = time.monotonic() > start + seconds
+            keys = list(pending) if over else list(pending)[:TOGETHER]
             for first in range(0, len(keys), TOGETHER):
                 for reply in self.grid.pull_messages(keys[first : first + TOGETHER]):
                     number = pending.pop(reply.metadata.reply_to_message_id, None)
                     if number is not None:
                         yield number, _content(reply, messages[number].metadata.dst_node_id)
             now = time.monotonic()
-            if pending and now > start + seconds:
+            if pending and over:
                 yield from ((i, "late") for i in pending.values())
                 return
             if pending and now > looked + LOOK:
