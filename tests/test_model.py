@@ -188,7 +188,7 @@ def test_the_layout_of_filters_changes_little(algorithm, monkeypatch):
         )
 
     found = run()
-    monkeypatch.setattr("fedstride.engine.local.likes_channels_last", lambda *given: False)
+    monkeypatch.setattr("fedstride.engine.worker.likes_channels_last", lambda *given: False)
     expected = run()
     assert (found.engine["channels_last"], expected.engine["channels_last"]) == (True, False)
     torch.testing.assert_close(found.x, expected.x, rtol=1e-4, atol=1e-4)
