@@ -9,17 +9,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import _get_default_store
 from torch.distributed.rendezvous import rendezvous
 
 from fedstride.rows import State
 
 LEADER = 0
 PAUSE = 0.02  # seconds between two looks for the others
+ENDS = count()  # of runs in this process
+GRACE = timedelta(minutes=1)
 PATIENCE = timedelta(days=1)  # torchrun finds out who died; who is slow is waited for
 
 
@@ -75,9 +79,13 @@ class Link:
         return list(torch.split(theirs, list(sizes)))
 
     def part(self) -> None:
-        """At the end nobody leaves before all have heard what was said; who is gone by then has."""
-        with suppress(RuntimeError):
-            dist.all_reduce(torch.zeros(1, device="cpu"))
+        """At the end, the leader stays until all have heard what it said: what is on its way would go with it."""
+        store, end = _get_default_store(), next(ENDS)
+        if self.rank != LEADER:
+            store.set(f"heard/{end}/{self.rank}", "")
+        elif self.world > 1:
+            with suppress(RuntimeError):  # who is gone needs nothing
+                store.wait([f"heard/{end}/{rank}" for rank in range(1, self.world)], GRACE)
 
     def _heard(self, into: Tensor) -> Tensor:
         self._do(dist.broadcast, into, LEADER)
