@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstride import deploy
+from fedstride.bench.launch import end_all, free_port
 
 BIN = Path(sys.executable).parent
 HEARTBEAT = """import flwr.common.constant as constant
@@ -77,7 +76,7 @@ class Deployment:
 
     def close(self) -> None:
         """End every process of this deployment, by its id."""
-        self._kill_all(self._tag)
+        end_all(self._tag)
         for process in self.processes.values():
             process.wait()
 
@@ -120,14 +119,14 @@ class Deployment:
 
     def kill(self, name: str) -> None:
         """kill -9, with all that it started: as if its machine lost power."""
-        self._kill_all(f"{self._tag}-{name}-")
+        end_all(f"{self._tag}-{name}-")
         self.processes[name].wait()
 
     def stop(self, name: str, timeout: float = 120) -> None:
         """SIGTERM, as systemd does it."""
         self.processes[name].terminate()
         self.processes[name].wait(timeout)
-        self._kill_all(f"{self._tag}-{name}-")
+        end_all(f"{self._tag}-{name}-")
 
     def output(self, name: str) -> str:
         """What the process printed since it was started last; `logs[name]` are the files of all its starts."""
@@ -142,16 +141,6 @@ class Deployment:
                 return bool(answer.status == 200)
         except OSError:
             return False
-
-    def _kill_all(self, tag: str) -> None:
-        """Flower's children have sessions of their own: what was started here is known by its environment."""
-        while found := [pid for pid in _processes() if tag.encode() in _environment_of(pid)]:
-            for pid in found:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
-            time.sleep(0.05)
 
     # what an operator does
 
@@ -199,26 +188,9 @@ class Deployment:
         return done.stdout + done.stderr
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def until(true: Callable[[], bool], timeout: float, what: str) -> None:
     """Wait for it, looking ten times a second."""
     end = time.monotonic() + timeout
     while not true():
         assert time.monotonic() < end, f"not within {timeout} s: {what}"
         time.sleep(0.1)
-
-
-def _processes() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-
-
-def _environment_of(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:  # it ended, or is somebody else's
-        return b""

@@ -11,7 +11,8 @@ import pytest
 pytest.importorskip("flwr")
 
 from fedstride import deploy
-from tests.deployment import BIN, Deployment, free_port, until
+from fedstride.bench.launch import free_port
+from tests.deployment import BIN, Deployment, until
 
 
 @pytest.fixture(scope="module")

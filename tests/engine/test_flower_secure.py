@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
 import fedstride as fs
+from fedstride.checkpoint import files, read_tensors
 from fedstride.recipes import RECIPES
 
 pytest.importorskip("flwr")
@@ -62,15 +65,8 @@ def test_no_message_tells_an_update_or_its_length():
 
 def test_a_client_that_drops_out_is_left_out():
     grid = a_grid()
-    lost = {}
-
-    def spoil(reply):
-        node = reply.metadata.src_node_id
-        stage = len(lost.setdefault(node, []))
-        lost[node].append(stage)
-        return None if node == 101 and reply.metadata.message_type == "train" else reply
-
-    grid.spoil = spoil
+    silent = (101, "train")
+    grid.spoil = lambda r: None if (r.metadata.src_node_id, r.metadata.message_type) == silent else r
     run = summed(grid, rounds=1, deadline=1)
     assert run.history[0]["lost"] == 1
     assert run.history[0]["refused"] == {"late": 1}
@@ -98,11 +94,17 @@ def test_what_cannot_be_summed_is_refused_before_any_work(more, words):
     assert grid.count <= CLIENTS  # who they are
 
 
-def test_a_shortened_control_keeps_server_and_clients_in_step():
-    """sum c_i = c must hold for SCAFFOLD; a bound that cuts would break it if only the server knew."""
+def test_a_shortened_control_keeps_server_and_clients_in_step(folder):  # noqa: F811
+    """SCAFFOLD's c is the mean of the c_i; a bound that cuts would end that if only the server knew."""
     with pytest.warns(fs.FedstrideWarning, match="had to shorten 'control'"):
-        run = flower.train(PROJECT, a_grid(), settings(algorithm="scaffold", secure="100, control=0.01", rounds=4))
-    assert len(run.history) == 4
+        flower.train(PROJECT, a_grid(), settings(algorithm="scaffold", secure="100, control=0.01", rounds=4, out="out"))
+    tensors, _ = read_tensors(files(folder / "out")[0])
+    token, names = (bytes(tensors[f"clients/{name}"].numpy()).decode() for name in ("token", "names"))
+    place = folder / "fedstride-memory" / token
+    own = [read_tensors(place / c / f"{name}.safetensors")[0]["control"] for c, name in json.loads(names)[-1].items()]
+    assert len(own) == CLIENTS
+    torch.testing.assert_close(tensors["drift/control"], torch.stack(own).mean(0), rtol=0, atol=1e-9)
+    assert float(tensors["drift/control"].norm()) > 1e-3
 
 
 @pytest.mark.parametrize(

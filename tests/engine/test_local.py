@@ -111,3 +111,17 @@ def test_a_script_that_trains_ends_well():
     )
     ended = [subprocess.run([sys.executable, "-c", script], capture_output=True).returncode for _ in range(4)]
     assert ended == [0] * 4
+
+
+def test_an_error_of_a_client_that_is_loaded_says_where_it_happened():
+    data = classification()
+
+    def load(i):
+        if i == 2:  # which is not tried out, because it is not the largest
+            raise OSError("the disk is gone")
+        return data[i]
+
+    clients = fs.data.Lazy([len(inputs) for inputs, _ in data], load)
+    with pytest.raises(OSError, match="the disk is gone") as caught:
+        learn("fedavg", clients=clients, engine=fs.engine.Local(oracle="loop"), rounds=1)
+    assert any("in round 1, while working for client(s) [2]" in note for note in caught.value.__notes__)

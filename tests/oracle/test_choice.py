@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -80,6 +83,23 @@ def test_chunks_are_smaller_where_a_step_is_work_enough():
     assert sizes[0] == LARGEST_CHUNK
     assert sizes[-1] == 1
     assert step_flops(big().model, F.cross_entropy, big().batch) > LAUNCH_BOUND
+
+
+@pytest.mark.parametrize("n", [1, 8, 20])
+@pytest.mark.parametrize("kind", ["linear", "softmax"])
+def test_the_work_of_a_closed_form_is_what_would_be_counted(kind, n):
+    one = CASES[kind][0]()
+    batch = (one.batch[0][:1].repeat(n, *[1] * (one.batch[0].dim() - 1)), torch.zeros(n, dtype=torch.long))
+    assert choose(one).form.flops(n) == step_flops(one.model, one.loss, batch) > 0
+
+
+def test_a_linear_model_trains_without_the_half_of_torch_that_counts():
+    script = (
+        "import sys, torch, fedstride as fs\n"
+        "fs.train(torch.nn.Linear(2, 1), 'mse', [(torch.ones(2, 2), torch.ones(2, 1))], rounds=1)\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 @pytest.mark.parametrize("kind", [k for k, (_, oracle, _) in CASES.items() if oracle != "linear"])

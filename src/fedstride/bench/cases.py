@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from fedstride.bench.launch import write
 from fedstride.bench.overhead import BATCH, STEPS, cnn
+from fedstride.checkpoint import replace_file
 from fedstride.config import NOTHING
 from fedstride.wire.message import pack
 
@@ -126,7 +126,7 @@ def case_of(settings: dict[str, Any]) -> Case:
 
 def keep(path: Path, models: Sequence[Tensor], history: Sequence[Mapping[str, Any]]) -> None:
     """What an engine computed: the model after every round, and the history."""
-    write(path, pack({"x": torch.stack(list(models))}, {"history": list(history)}))
+    replace_file(path, pack({"x": torch.stack(list(models))}, {"history": list(history)}))
 
 
 def write_digits(folder: Path) -> None:

@@ -10,7 +10,6 @@ import sys
 import time
 import traceback
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,19 +21,18 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
-from fedstride import run
 from fedstride.bench.cases import LOSS, Digits, Square, Timed, case_of, keep, settings
-from fedstride.bench.launch import APP, ENDED, JOB, write
+from fedstride.bench.launch import APP, ENDED, JOB
+from fedstride.checkpoint import replace_file
 from fedstride.config import algorithm_of
-from fedstride.data.federation import elsewhere
 from fedstride.engine import flower
 from fedstride.engine.door import admit
 from fedstride.engine.flower import records
 from fedstride.engine.flower.nodes import Nodes
-from fedstride.engine.flower.project import Settings, arguments, identity
+from fedstride.engine.flower.project import Settings
+from fedstride.engine.flower.server import gathered
 from fedstride.engine.local import one_thread
 from fedstride.engine.protocol import Order
-from fedstride.result import Run
 from fedstride.rows import sq
 from fedstride.run import Event
 from fedstride.wire import WeightedMean
@@ -65,41 +63,21 @@ def serve(folder: str, grid: Grid) -> None:
         why = traceback.format_exc()
         raise
     finally:
-        write(place / ENDED, why.encode())
-
-
-def _train(nodes: Nodes, own: Settings, watch: Any) -> Run:
-    """flower.train, seen after each round."""
-    given = arguments(own)
-    return run.train(
-        PROJECT.build(own),
-        PROJECT.loss,
-        elsewhere(nodes.sizes, nodes.found),
-        test=case_of(own).test(),
-        engine=flower.Flower(nodes, given["algorithm"], DEADLINE),
-        callbacks=[watch],
-        **given,
-    )
-
-
-def _gathered(grid: Grid, own: Settings) -> Nodes:
-    model = PROJECT.build(own)
-    nodes = Nodes(grid, json.dumps(own, sort_keys=True), own["clients"], lambda m: identity(model, m))
-    nodes.gather(DEADLINE)
-    return nodes
+        replace_file(place / ENDED, why.encode())
 
 
 def _parity(place: Path, grid: Grid, recipes: Sequence[str], rounds: int) -> None:
     nodes: Nodes | None = None
     for recipe in recipes:
-        given, models = settings(Digits(recipe, str(place.parent)), rounds), list[Tensor]()
+        models = list[Tensor]()
+        given = {**settings(Digits(recipe, str(place.parent)), rounds), "deadline": DEADLINE}
 
         def remember(event: Event, models: list[Tensor] = models) -> None:
             if event.round:
                 models.append(event.x)
 
-        nodes = nodes or _gathered(grid, given)  # who they are does not depend on the recipe
-        done = _train(replace(nodes, settings=json.dumps(given, sort_keys=True)), given, remember)
+        nodes = nodes or gathered(PROJECT, grid, given)  # who they are does not depend on the recipe
+        done = flower.train(PROJECT, grid, given, [remember], nodes)
         keep(place / f"{recipe}.safetensors", models, list(done.history))
 
 
@@ -129,8 +107,8 @@ class Counted:
 def _wire(place: Path, grid: Counted, cases: Sequence[Square], repeats: int) -> None:
     """A round of fedstride and one of a plain app, in turns; in the first one, which warms up, bytes are counted."""
     for i, case in enumerate(cases):
-        given = settings(case, repeats + 1)
-        nodes = _gathered(cast(Grid, grid), given)
+        given = {**settings(case, repeats + 1), "deadline": DEADLINE}
+        nodes = gathered(PROJECT, cast(Grid, grid), given)
         found = Timed(vars(case))
         grid.down, grid.up, grid.counting = 0, 0, True
         start = time.perf_counter()
@@ -149,8 +127,8 @@ def _wire(place: Path, grid: Counted, cases: Sequence[Square], repeats: int) -> 
                     found.floor.append(plain)
             start = time.perf_counter()
 
-        _train(nodes, given, watch)
-        write(place / f"{i}.json", json.dumps(vars(found)).encode())
+        flower.train(PROJECT, cast(Grid, grid), given, [watch], nodes)
+        replace_file(place / f"{i}.json", json.dumps(vars(found)).encode())
 
 
 def _echo(grid: Counted, nodes: Sequence[int], x: Tensor) -> float:

@@ -100,12 +100,7 @@ class Launched:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Flower's and Ray's processes have groups of their own: what was started here is known by its environment.
-        while found := [pid for pid in _everyone() if self.tag.encode() in _environment(pid)]:
-            for pid in found:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.05)
+        end_all(self.tag)
         for process in self.processes.values():
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -245,19 +240,21 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def write(path: Path, data: bytes) -> None:
-    """A file that is there, whole, or not at all."""
-    beside = path.with_name(f".{path.name}")
-    beside.write_bytes(data)
-    beside.rename(path)
-
-
 def _answers(address: str) -> bool:
     try:
         with urllib.request.urlopen(address, timeout=5) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False
+
+
+def end_all(tag: str) -> None:
+    """Every process with this in its environment: those of Flower and Ray are in groups of their own."""
+    while found := [pid for pid in _everyone() if tag.encode() in _environment(pid)]:
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
 
 
 def _everyone() -> list[int]:

@@ -24,8 +24,9 @@ import torch.distributed as dist
 
 from fedstride.bench.cases import LOSS, Square, Timed
 from fedstride.bench.engines import EngineFailed
-from fedstride.bench.launch import JOB, PATIENCE, Launched, missing, write
+from fedstride.bench.launch import JOB, PATIENCE, Launched, missing
 from fedstride.bench.speed import Say, machine
+from fedstride.checkpoint import replace_file
 from fedstride.config import algorithm_of
 from fedstride.engine import Engine, Local, Torchrun
 from fedstride.engine.link import LEADER, Link
@@ -85,7 +86,7 @@ def lane(place: Path) -> None:
                 found.seconds += [seconds] if event.round > 1 else []
                 found.counted = [event.metrics["bytes_down"], event.metrics["bytes_up"]]
                 found.real = [moved.said / event.round, moved.traded / event.round]
-                write(place / f"done-{turn}", b"")
+                replace_file(place / f"done-{turn}", b"")
             if event.round < rounds:
                 turn += 1
                 while not (place / f"turn-{turn}").exists():
@@ -98,9 +99,9 @@ def lane(place: Path) -> None:
         train(case.model(), LOSS, clients, engine=engine, callbacks=[watch], **given)
         found.peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         if engine.leads:
-            write(place / f"{i}.json", json.dumps(vars(found)).encode())
+            replace_file(place / f"{i}.json", json.dumps(vars(found)).encode())
         else:
-            write(place / f"{i}.rank{number('RANK')}.json", json.dumps(moved.traded / rounds).encode())
+            replace_file(place / f"{i}.rank{number('RANK')}.json", json.dumps(moved.traded / rounds).encode())
 
 
 # What the command does.

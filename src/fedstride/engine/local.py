@@ -147,9 +147,9 @@ class LocalClients:
         def one(number: int, positions: list[int]) -> None:
             chunk = [cohort[p] for p in positions]
             clients = [client for client, _ in chunk]
-            samples = [self.task.clients[c] for c in clients]
-            stats = self.statistics.rows(clients, order.stats)["stats"] if len(order.stats) else None
             try:
+                samples = [self.task.clients[c] for c in clients]
+                stats = self.statistics.rows(clients, order.stats)["stats"] if len(order.stats) else None
                 memory = self.store.rows(clients, order.x)
                 upload, new_stats = self.worker.work(order, chunk, samples, memory, stats)
                 found = admit(upload, clients, order.round, order.limit)

@@ -142,7 +142,8 @@ class TorchrunClients:
                     self._commit()
                 case "discard":
                     self._discard()
-                case "evaluate" if test is not None:
+                case "evaluate":
+                    assert test is not None, "the leader has a test set, and this process has none"
                     self._outputs(tensors["x"], tensors["stats"], test)
                 case "collect":
                     self._collect(facts["clients"])

@@ -57,16 +57,17 @@ class Case:
 def choose(case: Case, oracle: str = "auto", chunk: int | None = None) -> Choice:
     if oracle == "loop":
         return Choice(chunk=chunk or 1)
-    flops = step_flops(case.model, case.loss, case.batch)
-    enough = math.ceil(LAUNCH_BOUND / max(flops, 1.0))
-    fitting = max(1, min(enough, LARGEST_CHUNK, CHUNK_NUMBERS // _numbers(case)))
     form = None if case.contrast or case.mixed else form_of(case.model, case.loss, case.batch)
-    if form is not None and oracle != "vmap":
-        return Choice("linear", chunk or fitting, "a linear model with a loss of known derivative", form)
-    if oracle == "linear":
+    if form is None and oracle == "linear":
         raise Refused(
             'Local: oracle="linear" with a model or a loss without a closed form. Use "vmap", "loop" or "auto".'
         )
+    # Where there is a formula, nothing is counted: the counter makes torch import itself for more than a second.
+    flops = step_flops(case.model, case.loss, case.batch) if form is None else form.flops(len(case.batch[0]))
+    enough = math.ceil(LAUNCH_BOUND / max(flops, 1.0))
+    fitting = max(1, min(enough, LARGEST_CHUNK, CHUNK_NUMBERS // _numbers(case)))
+    if form is not None and oracle != "vmap":
+        return Choice("linear", chunk or fitting, "a linear model with a loss of known derivative", form)
     size = f"{flops / 1e6:.3g} MFLOP per client-step"
     if oracle == "auto" and flops > LAUNCH_BOUND:
         return Choice("loop", chunk or 1, f"{size}, enough to keep a core busy", heavy=True)

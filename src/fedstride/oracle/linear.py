@@ -70,6 +70,10 @@ class Form:
     def labels(self) -> bool:
         return self.phi is multinomial
 
+    def flops(self, samples: int) -> float:
+        """Of one loss and its gradient: a product of matrices each."""
+        return 4.0 * samples * self.inputs * self.outputs
+
 
 def form_of(model: nn.Module, loss: Loss, batch: Batch) -> Form | None:
     """The closed form of a model and its loss, if they have one. Only layers and losses known by their type count."""

@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from torch import Tensor
 
 from fedstride.algorithm import Algorithm
-from fedstride.config import parse_setting, split
+from fedstride.config import NOTHING, parse_setting, split
 from fedstride.engine.flower import records
 from fedstride.engine.flower.secagg import NotSummed, Total, secure_sum
 from fedstride.engine.protocol import Order, Reply
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def secure_of(setting: object) -> Secure | None:
     """The setting `secure`: a bound, or a text with the bounds of other fields after it, as in "10, control=100"."""
-    if setting is None or setting == "none":
+    if setting is None or setting == NOTHING:
         return None
     first, *others = split(str(setting)) or [""]
     try:
@@ -82,11 +82,10 @@ def _orders(
     clients: FlowerClients, order: Order, here: list[int], layout: Layout, weights: Mapping[int, float]
 ) -> dict[int, RecordDict]:
     largest, text, orders = max(weights.values()), json.dumps(asdict(layout)), {}
-    for message in clients.messages(order, here):
-        node = message.metadata.dst_node_id
-        (client,) = (c for c in weights if clients.nodes.at[c] == node)
-        facts: dict[str, str | float] = {"kind": order.kind, "layout": text, "weight": weights[client] / largest}
-        orders[node] = RecordDict({**message.content, "secure": ConfigRecord({**facts})})
+    for position, message in zip(here, clients.messages(order, here), strict=True):
+        weight = weights[order.cohort[position][0]] / largest
+        facts: dict[str, str | float] = {"kind": order.kind, "layout": text, "weight": weight}
+        orders[message.metadata.dst_node_id] = RecordDict({**message.content, "secure": ConfigRecord({**facts})})
     return orders
 
 

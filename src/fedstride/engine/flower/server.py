@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from flwr.app import Context
@@ -22,6 +23,8 @@ from fedstride.live import line
 from fedstride.result import Run
 from fedstride.run import Event
 
+DEADLINE = 600  # seconds of an exchange, and of the roll call
+
 
 def server_app(project: Project) -> ServerApp:
     """The app of the server. It goes on from the checkpoint in the run's folder, `out`, if there is one."""
@@ -39,21 +42,19 @@ def train(
     grid: Grid,
     settings: Mapping[str, Any],
     callbacks: Sequence[Callable[[Event], object]] = (),
+    nodes: Nodes | None = None,
 ) -> Run:
     """One run over a grid. Nodes obey these settings, whatever the run's configuration says: several may follow each other.
 
     settings: arguments of fs.train; `clients`, the number of nodes; `out`, a folder; `deadline`, seconds of an exchange;
         `quorum`, of fs.Guard; `secure`, the longest update of a secure sum; and whatever the project's functions read.
+    nodes: who is there, where a run before this one, of the same model and data, has asked them already.
     """
     own = dict(settings)
-    given, deadline = arguments(own), own.get("deadline", 600)
+    given, deadline = arguments(own), own.get("deadline", DEADLINE)
     positive("settings", deadline=deadline)
     model = project.build(own)
-    nodes = Nodes(
-        grid, json.dumps(own, sort_keys=True), check.whole("clients", own.get("clients")), lambda m: identity(model, m)
-    )
-    nodes.gather(deadline)
-    log.info("%d clients are here, with %d samples", nodes.clients, sum(nodes.sizes))
+    nodes = replace(nodes, settings=_text(own)) if nodes is not None else gathered(project, grid, own)
 
     def show(event: Event) -> None:
         if event.round:
@@ -74,3 +75,16 @@ def train(
     if out != NOTHING:
         result.save(out)
     return result
+
+
+def gathered(project: Project, grid: Grid, settings: Mapping[str, Any]) -> Nodes:
+    """The nodes of a run, when all of them are there."""
+    model, clients = project.build(dict(settings)), check.whole("clients", settings.get("clients"))
+    nodes = Nodes(grid, _text(settings), clients, lambda moving: identity(model, moving))
+    nodes.gather(settings.get("deadline", DEADLINE))
+    log.info("%d clients are here, with %d samples", nodes.clients, sum(nodes.sizes))
+    return nodes
+
+
+def _text(settings: Mapping[str, Any]) -> str:
+    return json.dumps(dict(settings), sort_keys=True)
