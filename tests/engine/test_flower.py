@@ -16,6 +16,7 @@ from fedstride.recipes import RECIPES
 pytest.importorskip("flwr")
 
 from flwr.app import Array, Message
+from flwr.common.serde import message_to_proto
 
 from fedstride.data.federation import Found, elsewhere
 from fedstride.engine import flower
@@ -43,7 +44,11 @@ class Normed(nn.Module):
 
 def make_model(settings):
     kind = settings.get("kind", "classifier")
-    model = Classifier() if kind == "classifier" else nn.Linear(4, 3) if kind == "linear" else Normed(kind == "dropout")
+    layers = {"linear": 3, "wide": 2000}
+    if kind in layers:
+        model = nn.Linear(4, layers[kind])
+    else:
+        model = Classifier() if kind == "classifier" else Normed(kind == "dropout")
     return model.to(getattr(torch, settings.get("dtype", "float64")))
 
 
@@ -118,6 +123,9 @@ def test_every_recipe_trains_as_on_the_local_engine(name, cohort, weights):
         {"algorithm": 'fedlin(up={part="TopK", k=5}, down={part="TopK", k=5})'},
         {"algorithm": 'custom(up={part="TopK", k=5})'},
         {"algorithm": 'custom(up={part="Quantize"}, step={part="DeltaSGD"})'},
+        {"algorithm": 'fedlin(up={part="TopK", k=0.1}, down={part="TopK", k=0.1})', "kind": "wide"},
+        {"algorithm": 'custom(up={part="RandomK", k=0.1})', "kind": "wide"},
+        {"algorithm": 'custom(up={part="Quantize"})', "kind": "wide"},
         {"algorithm": 'custom(aggregate={part="Median"})'},
         {"weight_decay": 0.1, "clip_norm": 0.5, "epochs": 2, "local_steps": "none", "readout": "average"},
     ],
@@ -659,13 +667,64 @@ def test_settings_that_cannot_be_used_are_refused(more, match):
         flower.train(PROJECT, a_grid(), settings(**more))
 
 
-def test_what_a_round_costs_on_the_wire_is_what_the_history_says():
-    given, grid = settings(rounds=1), a_grid()
-    first = a_grid()
-    flower.train(PROJECT, first, settings(rounds=1))
-    run = flower.train(PROJECT, grid, given)
-    told = run.history[0]["bytes_down"]
-    assert told == CLIENTS * 27 * 8 and told < grid.bytes < told + CLIENTS * 4000  # names, settings, two headers
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        *("fedavg", "scaffold", "delta_sgd"),
+        'fedlin(up={part="TopK", k=0.1}, down={part="TopK", k=0.01})',
+        'custom(up={part="RandomK", k=0.2})',
+        'custom(up={part="Quantize"})',
+    ],
+)
+def test_what_a_round_costs_on_the_wire_is_what_the_history_says(algorithm):
+    grid, up, down = a_grid(), [], []
+
+    def look(reply: Message) -> Message:
+        if reply.metadata.message_type.startswith("train"):
+            up.append(message_to_proto(reply).ByteSize())
+        return reply
+
+    grid.spoil = look
+    given = settings(rounds=4, algorithm=algorithm, kind="wide", local_steps=2)
+    run = flower.train(PROJECT, grid, given, [lambda event: down.append(grid.bytes)])
+    for told, sent in ((run.history["bytes_down"], down[-1] - down[0]), (run.history["bytes_up"], sum(up))):
+        assert (
+            sum(told) * 0.85 < sent < sum(told) + 4 * 4000 * CLIENTS
+        )  # zeros are not sent; names, settings and headers are
+    dense = CLIENTS * 8 * 2000 * 5
+    assert (run.history["bytes_up"][-1] < dense) == (algorithm.startswith("custom"))
+
+
+def sparse(change):
+    """Change the parts of what TOP-k left of an update."""
+
+    def spoil(reply: Message) -> Message:
+        fields = reply.content.array_records["fields"]
+        where, values = change(
+            *(torch.from_numpy(fields[f"update.{part}"].numpy().copy()) for part in ("where", "values"))
+        )
+        fields["update.where"], fields["update.values"] = Array(where.numpy()), Array(values.numpy())
+        return reply
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("reason", "change"),
+    [
+        ("wrong shape", lambda where, values: (where, values[1:])),
+        ("wrong shape", lambda where, values: (where + 1, values)),
+        ("wrong shape", lambda where, values: (where.flip(0), values)),
+        ("wrong shape", lambda where, values: (where, values.float())),
+        ("wrong shape", lambda where, values: (where.repeat(30), values)),
+        ("not finite", lambda where, values: (where, values / 0)),
+        ("too long", lambda where, values: (where, 1e12 * values)),
+    ],
+)
+def test_a_sparse_answer_that_cannot_be_used_is_left_out_and_counted(reason, change):
+    given = settings(algorithm='custom(up={part="TopK", k=0.1})', kind="wide")
+    run = flower.train(PROJECT, spoiled(a_grid(), 2, sparse(change)), given)
+    assert [row["refused"] for row in run.history] == [{}, {reason: 1}, {}]
 
 
 def test_no_warning_in_a_run_in_which_nothing_fails():

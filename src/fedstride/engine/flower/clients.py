@@ -103,7 +103,8 @@ class FlowerClients:
 
     def messages(self, order: Order, positions: Sequence[int]) -> list[Message]:
         """To the nodes at some positions of the cohort, in their order."""
-        shared, keep, messages = records.ordered(order), self._name(order), []
+        known = order.kind != next(iter(self.exchanges))  # to who answered in the round's first exchange
+        shared, keep, messages = records.ordered(order, known), self._name(order), []
         for client, steps in (order.cohort[position] for position in positions):
             base = self.staged.get(client, self.kept.get(client, ""))
             names = {base, self.kept.get(client, ""), *(held.get(client, "") for held in self.held)}

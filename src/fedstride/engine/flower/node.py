@@ -6,7 +6,7 @@ import json
 import logging
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from fedstride.wire.secure import Layout
 from fedstride.work import Upload, exchanges
 
 log = logging.getLogger("flwr.fedstride")  # Flower shows what is under its own name
-STATISTICS = "statistics"  # beside what the algorithm remembers, in a file
+STATISTICS, MODEL = "statistics", "model"  # beside what the algorithm remembers, in a file
 
 
 def client_app(project: Project) -> ClientApp:
@@ -156,13 +156,11 @@ def perform(
     if client != here.client:
         raise InvalidInput(f"an order for client {client} came to a node that is client {here.client}.")
     files = Memory(Path(str(here.node.get("memory", FOLDER))), errand.token, client)
+    kept, round = files.read(errand.base) if errand.base else ({}, order.round)
+    x, statistics = kept.pop(MODEL, order.x).to(device), kept.pop(STATISTICS, order.stats).to(device)
+    order = order if len(order.x) else replace(order, x=x)
     fresh = here.algorithm.memory(order.x)
-    memory, statistics = fresh, order.stats
-    if errand.base:
-        kept, round = files.read(errand.base)
-        statistics = kept.pop(STATISTICS, statistics).to(device)
-        kept = {name: v.to(device) for name, v in kept.items() if round == order.round or name in fresh}
-        memory = kept or fresh
+    memory = {name: v.to(device) for name, v in kept.items() if round == order.round or name in fresh} or fresh
     upload, moved = worker(project, errand.settings, node, errand.found).work(
         order,
         order.cohort,
@@ -173,6 +171,8 @@ def perform(
     state = secure.remembered(upload, sums, memory)
     if moved is not None:
         state[STATISTICS] = moved[0]
+    if kind == "gradients":
+        state[MODEL] = order.x  # which is not sent again in this round
     if state:
         files.write(errand.keep, state, order.round)
     files.forget(errand.retain, (order.round, order.call))

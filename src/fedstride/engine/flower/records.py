@@ -16,6 +16,7 @@ from fedstride.data.federation import Found
 from fedstride.engine.protocol import Order
 from fedstride.errors import FedstrideError, InvalidInput
 from fedstride.rows import State, sq
+from fedstride.wire.code import decode, encode
 from fedstride.work import Upload
 
 COUNTS = ("finite", "gradients", "forwards")  # metrics that are whole numbers
@@ -40,16 +41,22 @@ class Unusable(FedstrideError):
 
 
 def arrays(tensors: Mapping[str, Tensor]) -> ArrayRecord:
-    return ArrayRecord({name: Array(v.detach().cpu().numpy()) for name, v in tensors.items()})
+    """Vectors, in as few bytes as they need."""
+    parts = {name + part: v for name, whole in tensors.items() for part, v in encode(whole.detach()).items()}
+    return ArrayRecord({name: Array(v.cpu().numpy()) for name, v in parts.items()})
 
 
 def tensors(record: ArrayRecord) -> State:
-    return {name: torch.from_numpy(array.numpy()) for name, array in record.items()}
+    return {
+        name: decode({part: torch.from_numpy(array.numpy()) for part, array in parts.items()})
+        for name, parts in _named(record).items()
+    }
 
 
-def ordered(order: Order) -> dict[str, ArrayRecord]:
-    """What is the same for all clients: made once."""
-    return {"model": arrays({"x": order.x, "stats": order.stats}), "broadcast": arrays(order.broadcast)}
+def ordered(order: Order, known: bool) -> dict[str, ArrayRecord]:
+    """What is the same for all clients: made once. known: they have the model from the exchange before."""
+    x = order.x[:0] if known else order.x
+    return {"model": arrays({"x": x, "stats": order.stats}), "broadcast": arrays(order.broadcast)}
 
 
 def sent(shared: Mapping[str, ArrayRecord], order: Order, client: int, steps: int, errand: Errand) -> RecordDict:
@@ -72,7 +79,7 @@ def errand_of(content: RecordDict) -> Errand:
 
 
 def order_of(content: RecordDict, kind: str, device: torch.device) -> Order:
-    """What sent() made, at the node; the order has a cohort of one."""
+    """What sent() made, at the node; the order has a cohort of one, and an empty x if the client has it."""
     facts = cast(dict[str, Any], content.config_records["order"])
     model, broadcast = (
         {k: v.to(device) for k, v in tensors(content.array_records[name]).items()} for name in ("model", "broadcast")
@@ -101,7 +108,7 @@ def admitted(
     """An upload of the expected layout; anything else is refused."""
     try:
         facts = content.config_records["facts"]
-        vectors, numbers = content.array_records["fields"], content.metric_records["numbers"]
+        vectors, numbers = _named(content.array_records["fields"]), content.metric_records["numbers"]
         came, when, size = facts["client"], (facts["round"], facts["call"]), facts["bytes"]
     except (KeyError, TypeError) as error:
         raise Unusable("corrupt") from error
@@ -129,16 +136,29 @@ def admitted(
     return Upload({name: found[name] for name in fields}, rows, {}, [int(cast(int, size))])
 
 
-def _vector(array: Array, numbers: int, like: Tensor) -> Tensor:
-    if len(array.data) > numbers * like.element_size() + 4096:  # of a header
+def _named(record: ArrayRecord) -> dict[str, dict[str, Array]]:
+    """The parts of every vector: see wire/code.py."""
+    found = dict[str, dict[str, Array]]()
+    for key, array in record.items():
+        name, dot, part = key.partition(".")
+        found.setdefault(name, {})[dot + part] = array
+    return found
+
+
+def _vector(parts: Mapping[str, Array], numbers: int, like: Tensor) -> Tensor:
+    if sum(len(array.data) for array in parts.values()) > numbers * like.element_size() + 4096:  # of headers
         raise Unusable("wrong shape")
     try:
-        found = torch.from_numpy(array.numpy())
+        found = {part: torch.from_numpy(array.numpy()) for part, array in parts.items()}
     except Exception as error:  # whatever bytes may bring about
         raise Unusable("corrupt") from error
-    if found.shape != (numbers,) or found.dtype != like.dtype:
+    try:
+        whole = decode(found, numbers)
+    except ValueError as error:
+        raise Unusable("wrong shape") from error
+    if whole.dtype != like.dtype:
         raise Unusable("wrong shape")
-    return found.to(like.device)
+    return whole.to(like.device)
 
 
 def _number(value: object, most: float) -> int | float:
