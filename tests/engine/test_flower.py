@@ -263,9 +263,12 @@ def test_a_client_that_lies_about_the_length_of_its_update_changes_nothing():
 
 
 def test_a_client_that_lies_about_the_length_of_what_the_server_takes_is_refused():
-    lie = rewrite("fields", "update", array(lambda v: 1e12 * v))  # FedNova's clients send it twice, as raw too
-    run = flower.train(PROJECT, spoiled(a_grid(), 2, lie), settings(algorithm="fednova"))
-    assert [row["refused"] for row in run.history] == [{}, {"too long": 1}, {}]
+    for lie in (
+        rewrite("fields", "raw", array(lambda v: 1e12 * v)),
+        rewrite("numbers", "fields.effective_steps", 1e-12),
+    ):
+        run = flower.train(PROJECT, spoiled(a_grid(), 2, lie), settings(algorithm="fednova"))
+        assert [row["refused"] for row in run.history] == [{}, {"too long": 1}, {}]
 
 
 def test_a_node_that_does_not_answer_in_time_is_late():
@@ -670,7 +673,7 @@ def test_settings_that_cannot_be_used_are_refused(more, match):
 @pytest.mark.parametrize(
     "algorithm",
     [
-        *("fedavg", "scaffold", "delta_sgd"),
+        *("fedavg", "scaffold", "fednova", "delta_sgd"),
         'fedlin(up={part="TopK", k=0.1}, down={part="TopK", k=0.01})',
         'custom(up={part="RandomK", k=0.2})',
         'custom(up={part="Quantize"})',

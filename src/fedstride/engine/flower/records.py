@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import fields as fields_of
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -19,6 +19,7 @@ from fedstride.rows import State, sq
 from fedstride.wire.code import decode, encode
 from fedstride.work import Upload
 
+T = TypeVar("T")
 COUNTS = ("finite", "gradients", "forwards")  # metrics that are whole numbers
 MOST = 2**53  # a count beyond it is a lie
 MANY = 2**20  # numbers of so many clients must have a finite sum
@@ -91,7 +92,7 @@ def order_of(content: RecordDict, kind: str, device: torch.device) -> Order:
 def uploaded(upload: Upload, order: Order) -> RecordDict:
     """The upload of a single client. Fields of one number travel with the metrics."""
     (client, _), (size,) = order.cohort[0], upload.bytes
-    fields = {name: v[0] for name, v in upload.fields.items()}
+    fields = {name: v[0] for name, v in _needed(upload.fields).items()}
     vectors = {name: v for name, v in fields.items() if len(v) > 1}
     numbers = {f"fields.{name}": float(v) for name, v in fields.items() if len(v) == 1}
     for name, v in upload.metrics.items():
@@ -116,15 +117,18 @@ def admitted(
         raise Unusable("of another client")
     if when != (order.round, order.call):
         raise Unusable("stale")
-    single = {f"fields.{name}" for name, n in fields.items() if n == 1}
-    if vectors.keys() != {name for name, n in fields.items() if n > 1}:
+    needed = _needed(fields)
+    single = {f"fields.{name}" for name, n in needed.items() if n == 1}
+    if vectors.keys() != {name for name, n in needed.items() if n > 1}:
         raise Unusable("wrong shape")
     if numbers.keys() != single | {f"metrics.{name}" for name in metrics}:
         raise Unusable("wrong shape")
     x = order.x
-    found = {name: _vector(vectors[name], n, x)[None] for name, n in fields.items() if n > 1}
+    found = {name: _vector(vectors[name], n, x)[None] for name, n in needed.items() if n > 1}
     most = torch.finfo(x.dtype).max / MANY
-    found |= {name: x.new_tensor([[_number(numbers[f"fields.{name}"], most)]]) for name, n in fields.items() if n == 1}
+    found |= {name: x.new_tensor([[_number(numbers[f"fields.{name}"], most)]]) for name, n in needed.items() if n == 1}
+    if "raw" in found:
+        found["update"] = found["raw"] / found["effective_steps"]
     if "square" in found:  # who lies about an update may lie about its length
         found["square"] = torch.maximum(sq(found["update"]), sq(found.get("raw", found["update"])))
     values = {name: _number(numbers[f"metrics.{name}"], most) for name in metrics}
@@ -134,6 +138,11 @@ def admitted(
     others = {name: x.new_tensor([[v]]) for name, v in values.items() if name not in COUNTS}
     rows = {name: {**counts, **others}[name] for name in metrics}
     return Upload({name: found[name] for name in fields}, rows, {}, [int(cast(int, size))])
+
+
+def _needed(fields: Mapping[str, T]) -> dict[str, T]:
+    """Fields that travel: where an update is another field over the steps, the server divides."""
+    return {name: v for name, v in fields.items() if name != "update" or "raw" not in fields}
 
 
 def _named(record: ArrayRecord) -> dict[str, dict[str, Array]]:
