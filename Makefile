@@ -31,7 +31,7 @@ test-faults: setup  ## train with clients that fail, against the same runs witho
 test-fuzz: setup  ## 10,000 inputs that nobody would give, each a result or a clear error (20 minutes)
 	@$(LONG).fuzz --inputs 10000 $(FIGURES)
 
-test-kills: setup  ## kill processes, servers and nodes of distributed runs, 20 times each (30 minutes)
+test-kills: setup  ## kill processes, servers and nodes of distributed runs, 20 times each (40 minutes)
 	@$(LONG).kills --times 20 $(FIGURES)
 
 test-soak: setup  ## 10,000 rounds, in which memory must not grow (5 minutes)
