@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -138,11 +138,12 @@ def test_every_recipe_is_compared_in_doubles_on_clients_of_different_sizes(tmp_p
         assert cases.case_of(cases.settings(case, 1)) == case
 
 
-def test_two_recipes_have_the_same_bits_under_torchrun(tmp_path):
+def test_two_recipes_have_the_same_bits_under_torchrun(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     done, report = command(tmp_path, "--algorithm", "scaffold", "--engine", "torchrun-2")
     assert done.exit_code == 0, done.output
     assert {name: row["torchrun-2"]["same_bits"] for name, row in report["recipes"].items()} == {
         "fedavg": True,
         "scaffold": True,
     }
-    assert not list(Path(tmp_path).glob("fs-*"))
+    assert not list(tmp_path.glob("fs-*"))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedstride.bench.overhead import BATCH, STEPS, cnn
 from fedstride.checkpoint import replace_file
 from fedstride.config import NOTHING
+from fedstride.run import Event
 from fedstride.wire.message import pack
 
 LOSS = "cross_entropy"
@@ -107,6 +108,17 @@ class Timed:
     counted: list[int] = field(default_factory=list)  # bytes of a round, down and up, as the history has them
     real: list[float] = field(default_factory=list)  # the same, of the messages themselves
     peak: int = 0  # bytes of memory of the leading process, in this case and those before
+
+
+@dataclass
+class Models:
+    """A callback that keeps the model of every round."""
+
+    found: list[Tensor] = field(default_factory=list)
+
+    def __call__(self, event: Event) -> None:
+        if event.round:
+            self.found.append(event.x)
 
 
 Case = Digits | Square

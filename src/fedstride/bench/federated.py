@@ -21,7 +21,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
-from fedstride.bench.cases import LOSS, Digits, Square, Timed, case_of, keep, settings
+from fedstride.bench.cases import LOSS, Digits, Models, Square, Timed, case_of, keep, settings
 from fedstride.bench.launch import APP, ENDED, JOB
 from fedstride.checkpoint import replace_file
 from fedstride.config import algorithm_of
@@ -69,16 +69,10 @@ def serve(folder: str, grid: Grid) -> None:
 def _parity(place: Path, grid: Grid, recipes: Sequence[str], rounds: int) -> None:
     nodes: Nodes | None = None
     for recipe in recipes:
-        models = list[Tensor]()
-        given = {**settings(Digits(recipe, str(place.parent)), rounds), "deadline": DEADLINE}
-
-        def remember(event: Event, models: list[Tensor] = models) -> None:
-            if event.round:
-                models.append(event.x)
-
+        models, given = Models(), {**settings(Digits(recipe, str(place.parent)), rounds), "deadline": DEADLINE}
         nodes = nodes or gathered(PROJECT, grid, given)  # who they are does not depend on the recipe
-        done = flower.train(PROJECT, grid, given, [remember], nodes)
-        keep(place / f"{recipe}.safetensors", models, list(done.history))
+        done = flower.train(PROJECT, grid, given, [models], nodes)
+        keep(place / f"{recipe}.safetensors", models.found, list(done.history))
 
 
 class Counted:

@@ -15,15 +15,19 @@ import sys
 import time
 import urllib.request
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedstride.bench.engines import EngineFailed
 
+if TYPE_CHECKING:  # nodes of Flower import this file for every message
+    from fedstride.bench.speed import Say
+
 JOB, ENDED, APP = "job.json", "ended", "engines_app"
 PATIENCE = 180.0  # seconds that a server has to start
+LONGEST = 7200.0  # seconds of a job
 LOOK = 30.0  # seconds from one question how a deployed run is doing to the next: each costs a second of a core
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 QUIET = {
@@ -153,15 +157,19 @@ class Launched:
             self._start(f"{name}-node-{i}", [*node, *own], variables, place)
         self.runs[name] = self._ask(place, "run", str(place))["run-id"], time.monotonic()
 
-    def wait(self, name: str, tick: Callable[[], object] = lambda: None, seconds: float = 7200.0) -> None:
-        """Until an engine has done its job."""
-        end = time.monotonic() + seconds
-        while not self.over(name):
-            tick()
+    def wait(self, name: str, say: Say = lambda text: None, expected: Sequence[Path] = (), what: str = "") -> None:
+        """Until an engine has done its job; how many of the files that it is to write are there, is said."""
+        end, said = time.monotonic() + LONGEST, -1
+        while True:
+            over, there = self.over(name), sum(path.exists() for path in expected)
+            if there != said:
+                said = there
+                say(f"{name}: {there} of {len(expected)} {what}")
+            if over:
+                return
             if time.monotonic() > end:
-                raise EngineFailed(f"{name} did not end within {seconds:g} s{self._said(name)}")
+                raise EngineFailed(f"{name} did not end within {LONGEST:g} s{self._said(name)}")
             time.sleep(0.2)
-        tick()
 
     def over(self, name: str) -> bool:
         """Whether an engine has done its job; EngineFailed if it never will."""

@@ -18,14 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedstride.bench.cases import LOSS, PROBLEM, SIZES, Digits, keep, write_digits
+from fedstride.bench.cases import LOSS, PROBLEM, SIZES, Digits, Models, keep, write_digits
 from fedstride.bench.engines import EngineFailed
 from fedstride.bench.launch import JOB, Launched, missing
 from fedstride.bench.show import Rows, as_markdown
 from fedstride.bench.speed import Say, machine
 from fedstride.config import algorithm_of
 from fedstride.engine import Engine, Local, Torchrun
-from fedstride.run import Event, train
+from fedstride.run import train
 from fedstride.wire.message import unpack
 
 MODULE = "fedstride.bench.parity"
@@ -40,19 +40,13 @@ def file(folder: Path, recipe: str) -> Path:
 def here(folder: Path, recipes: Sequence[str], rounds: int, engine: Engine) -> None:
     """All recipes, on an engine of this process."""
     for recipe in recipes:
-        models: list[Tensor] = []
-
-        def remember(event: Event, models: list[Tensor] = models) -> None:
-            if event.round:
-                models.append(event.x)
-
-        case = Digits(recipe, str(folder.parent))
+        models, case = Models(), Digits(recipe, str(folder.parent))
         given = case.arguments(rounds)
         given["algorithm"] = algorithm_of(given["algorithm"])
         clients = [case.samples(c) for c in range(case.clients)]
-        run = train(case.model(), LOSS, clients, test=case.test(), engine=engine, callbacks=[remember], **given)
+        run = train(case.model(), LOSS, clients, test=case.test(), engine=engine, callbacks=[models], **given)
         if engine.leads:
-            keep(file(folder, recipe), models, list(run.history))
+            keep(file(folder, recipe), models.found, list(run.history))
 
 
 @dataclass(frozen=True)
@@ -106,19 +100,11 @@ def _run(lane: Lane, name: str, folder: Path, job: dict[str, Any], say: Say) -> 
     """Why an engine has no results, or not all of them."""
     if note := missing(*lane.needs):
         return note
-    done = -1
-
-    def tick() -> None:
-        nonlocal done
-        now = sum(file(folder / name, recipe).exists() for recipe in job["recipes"])
-        if now != done:
-            done = now
-            say(f"{name}: {done} of {len(job['recipes'])} recipes, {job['rounds']} rounds each")
-
+    expected = [file(folder / name, recipe) for recipe in job["recipes"]]
     try:
         with Launched(folder) as at:
             lane.start(at, name, job)
-            at.wait(name, tick)
+            at.wait(name, say, expected, f"recipes, {job['rounds']} rounds each")
     except EngineFailed as error:
         return str(error)
     return ""
@@ -154,12 +140,12 @@ def table(report: Mapping[str, Any]) -> Rows:
     rows = [["recipe", *(f"{name}, {about['rounds']} rounds" for name, about in engines.items()), ""]]
     for recipe, cells in report["recipes"].items():
         good = all(cell["status"] in ("kept", "not installed") for cell in cells.values())
-        shown = [_cell(cells[name], about["bits"]) for name, about in engines.items()]
+        shown = [_cell(cells[name]) for name in engines]
         rows.append([recipe, *shown, "kept" if good else "missed"])
     return rows
 
 
-def _cell(cell: Mapping[str, Any], bits: bool) -> str:
+def _cell(cell: Mapping[str, Any]) -> str:
     if "difference" not in cell:
         return str(cell["status"])
     if cell["same_bits"]:

@@ -6,7 +6,6 @@ Clients take one step on one sample. In Flower, rounds alternate with those of a
 from __future__ import annotations
 
 import json
-import math
 import os
 import random
 import resource
@@ -41,7 +40,6 @@ CNN_CLIENTS = 10
 ADDED = 1.0  # seconds that fedstride may add to a round of Flower, with 1e6 parameters
 TWICE = 1.7  # times faster that two processes should be
 DEVICES, COHORTS, PARAMETERS = 1_000_000, (1_000, 10_000), MIDDLE**2
-TOGETHER = 64  # replies that the Flower engine looks for at a time: see engine/flower/nodes.py
 HEARTBEAT = 30.0  # seconds between two signs of life of a Flower node
 NETWORK = 10e9 / 8  # bytes per second and direction
 
@@ -200,26 +198,22 @@ def in_flower(
     engine: str, cases: Sequence[Square], nodes: int, plan: Plan, say: Say
 ) -> dict[str, list[dict[str, Any]]]:
     job = {"do": "wire", "cases": [vars(c) for c in cases], "repeats": plan.repeats}
-    done = -1
     with tempfile.TemporaryDirectory(prefix="fs-", ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary)
-
-        def tick() -> None:
-            nonlocal done
-            now = sum((folder / engine / f"{i}.json").exists() for i in range(len(cases)))
-            if now != done:
-                done = now
-                say(f"{engine}: {done} of {len(cases)} cases")
-
+        expected = [folder / engine / f"{i}.json" for i in range(len(cases))]
         with Launched(folder) as at:
             (at.simulation if engine == "simulation" else at.deployment)(engine, job, nodes)
-            at.wait(engine, tick)
+            at.wait(engine, say, expected, "cases")
         return {engine: _results(folder / engine, len(cases))}
 
 
 def server(say: Say) -> dict[str, Any]:
     """What the server's side of a Flower round costs for each client, and how much of the sum's tree is open at most."""
     from fedstride.bench.federated import ingest
+    from fedstride.engine.flower.nodes import TOGETHER
+
+    def shuffled(m: int) -> Iterator[int]:
+        return fetched(random.Random(0).sample(range(m), m), TOGETHER)
 
     say("server: one reply after another")
     seconds, size = ingest(PARAMETERS)
@@ -228,18 +222,18 @@ def server(say: Say) -> dict[str, Any]:
         "seconds_per_reply": seconds,
         "bytes_per_reply": size,
         "open_in_order": {str(m): open_nodes(range(m)) for m in COHORTS},
-        "open_as_they_come": {str(m): open_nodes(fetched(random.Random(0).sample(range(m), m))) for m in COHORTS},
+        "open_as_they_come": {str(m): open_nodes(shuffled(m)) for m in COHORTS},
     }
 
 
-def fetched(arrivals: Sequence[int]) -> Iterator[int]:
-    """The order in which replies are fetched that arrive in this one: of those missing, the first ones are looked for."""
+def fetched(arrivals: Sequence[int], together: int) -> Iterator[int]:
+    """The order in which replies are fetched that arrive in this one: of those missing, so many are looked for, the first."""
     missing, here = list(range(len(arrivals))), set[int]()
     for position in arrivals:
         here.add(position)
-        while found := [p for p in missing[:TOGETHER] if p in here]:
+        while found := [p for p in missing[:together] if p in here]:
             yield from found
-            missing = [p for p in missing[:TOGETHER] if p not in here] + missing[TOGETHER:]
+            missing = [p for p in missing[:together] if p not in here] + missing[together:]
 
 
 def open_nodes(order: Iterable[int]) -> int:
@@ -290,7 +284,6 @@ def on_paper(report: Mapping[str, Any]) -> list[dict[str, float]]:
             "sum_bytes_in_order": known["open_in_order"][str(m)] * vector,
             "sum_bytes_as_they_come": known["open_as_they_come"][str(m)] * vector,
             "sum_bytes_all_at_once": m * vector,
-            "depth": math.ceil(math.log2(m)),
             "heartbeats_per_second": DEVICES / HEARTBEAT,
             "node_list_bytes": 8 * DEVICES,
         }

@@ -56,8 +56,7 @@ def speed(
     """
     from fedstride.bench import show
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that workers end, as after Ctrl-C
-    with errors_without_traceback(), _progress() as say:
+    with _with_workers() as say:
         report = _measure(workload, engine, 2 if quick else repeats, quick, say)
     out.mkdir(parents=True, exist_ok=True)
     for name, text in (
@@ -144,8 +143,7 @@ def parity(
     from fedstride.bench import parity as bench
     from fedstride.recipes import RECIPES
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    with errors_without_traceback(), _progress() as say:
+    with _with_workers() as say:
         recipes = _chosen("--algorithm", algorithm, list(RECIPES), list(RECIPES))
         engines = _chosen("--engine", engine, list(bench.LANES), list(bench.LANES))
         report = bench.measure(recipes, engines, rounds, deployment_rounds, say)
@@ -182,10 +180,9 @@ def wire(
     from fedstride.bench import show_wire as show
     from fedstride.bench import wire as bench
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     every = ["local", "torchrun", "simulation", "deployment", "cnn"]
     plan = bench.Plan(sides=(bench.SMALL, bench.MIDDLE), repeats=repeats) if quick else bench.Plan(repeats=repeats)
-    with errors_without_traceback(), _progress() as say:
+    with _with_workers() as say:
         engines = _chosen("--engine", engine, every, [e for e in every if not (quick and e == "deployment")])
         report = bench.measure(engines, plan, say)
     _written(out / "wire.json", report)
@@ -228,6 +225,14 @@ def _chosen(option: str, asked: list[str] | None, known: list[str], usual: list[
         if name not in known:
             raise InvalidInput(f"{option} {name!r} is unknown; {nearest(name, known)}")
     return [name for name in known if name in asked] if asked else usual
+
+
+@contextmanager
+def _with_workers() -> Iterator[Say]:
+    """Other processes end with this one, after SIGTERM as after Ctrl-C."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with errors_without_traceback(), _progress() as say:
+        yield say
 
 
 @contextmanager

@@ -57,7 +57,7 @@ def _spread(where: Tensor, values: Tensor, n: int | None) -> Tensor:
     if where.dtype not in (torch.int32, torch.int64) or len(where) != len(values) + 1:
         raise ValueError("entries without a place")
     length = int(where[-1])
-    if int(where[0]) < 0 or not bool((where[1:] > where[:-1]).all()) or length != (length if n is None else n):
+    if int(where[0]) < 0 or not bool((where[1:] > where[:-1]).all()) or n not in (None, length):
         raise ValueError("places outside of the vector")
     v = values.new_zeros(length)
     v[where[:-1].long()] = values
