@@ -1,6 +1,30 @@
-"""Hypothesis: few examples, always the same ones, no clock."""
+"""Hypothesis: few examples, always the same ones, no clock. And bfloat16, where the processor has it."""
 
+import pytest
 from hypothesis import settings
+
+from fedstride import processor
 
 settings.register_profile("fedstride", deadline=None, derandomize=True, max_examples=30, database=None)
 settings.load_profile("fedstride")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Find out about bfloat16 before any test computes: oneDNN takes its limit only at first use."""
+    if any("bfloat16" in getattr(item, "fixturenames", ()) for item in session.items):
+        _problem()
+
+
+@pytest.fixture
+def bfloat16() -> None:
+    problem = _problem()
+    if problem is not None:
+        pytest.skip(problem)
+
+
+def _problem() -> str | None:
+    try:
+        processor.bfloat16_limit()
+    except processor.Unsupported as error:
+        return str(error)
+    return None

@@ -15,7 +15,7 @@ ORDER = [
     *("client.plan", "client.site", "client.objective", "client.corrected", "client.gradient", "client.drift"),
     *("client.step", "client.local", "client"),
     *("wire", "server", "sampling", "privacy", "algorithm", "recipes", "work"),
-    *("data", "engine", "faults", "guard", "history", "checkpoint", "result", "snapshot", "session"),
+    *("data", "processor", "engine", "faults", "guard", "history", "checkpoint", "result", "snapshot", "session"),
     *("check", "run", "optim", "models"),
     *("loggers", "config", "live", "engine.flower", "job", "study"),
     *("verify", "report", "diagnose", "papers", "bench", "deploy", "cli"),

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedstride import losses, recipes
+from fedstride import losses, processor, recipes
 from fedstride.algorithm import Algorithm
 from fedstride.client.gradient import IAG
 from fedstride.client.local import Options
@@ -366,13 +366,20 @@ def quorum(guard: Guard, cohorts: Sampler, private: bool) -> None:
 
 
 def mixed_of(precision: str | None, model: nn.Module) -> bool:
+    """Whether to use mixed precision. Call this before anything computes: see processor.py."""
     if precision not in (None, "bfloat16"):
         raise InvalidInput(
             f'precision={precision!r} is unknown; expected None, or "bfloat16" for mixed precision. '
             "For another type of parameters convert the model: model.double()."
         )
-    if precision is not None and Replica(model).dtype != torch.float32:
-        raise Refused(
-            f"precision={precision!r} with a model in {Replica(model).dtype}: only float32 can be mixed with it."
-        )
-    return precision is not None
+    if precision is None:
+        return False
+    replica = Replica(model)
+    if replica.dtype != torch.float32:
+        raise Refused(f"precision={precision!r} with a model in {replica.dtype}: only float32 can be mixed with it.")
+    if replica.device.type == "cpu":
+        try:
+            processor.bfloat16_limit()
+        except processor.Unsupported as error:
+            raise Refused(f"precision={precision!r}: {error} Or leave precision out.") from error
+    return True

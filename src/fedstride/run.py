@@ -90,7 +90,8 @@ def train(
     buffers: BatchNorm's statistics: "average" over clients; "local" to each, where the returned model keeps the initial
         ones; or "frozen".
     device: where to train; None = where the model is.
-    precision: None = the model's own; "bfloat16" = forward and backward passes in mixed precision.
+    precision: None = the model's own; "bfloat16" = forward and backward passes in mixed precision; on a
+        CPU it is tried in a child process first (2 seconds).
     readout: what is evaluated and returned: None = as the algorithm says, "last" = the last iterate, "average" = a mean of
         the iterates in which later ones weigh more, which costs nothing and takes out the noise.
     evaluate_every: rounds from one evaluation on `test` to the next; the last round is always evaluated.
@@ -108,6 +109,7 @@ def train(
             torch.ones((), device=device).item()  # `meta` computes nothing
         except (RuntimeError, AssertionError, TypeError) as error:
             raise InvalidInput(f"device={device!r} is not usable: {error}") from error
+    mixed = check.mixed_of(precision, model)
     rounds, seed = check.whole("rounds", rounds), check.whole("seed", seed, least=0)
     evaluate_every = check.whole("evaluate_every", evaluate_every)
     batch_size = None if batch_size is None else check.whole("batch_size", batch_size)
@@ -139,7 +141,7 @@ def train(
         random=probed.random,
         contrast=isinstance(chosen.objective, Moon),
         full=chosen.exchanges_gradients or not chosen.gradient.batches,
-        mixed=check.mixed_of(precision, model),
+        mixed=mixed,
         folder=None if when is None else when.path / "clients",
         keep=1 if when is None else when.keep,
     )

@@ -203,7 +203,7 @@ MIXED = {
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedsls"])
 @pytest.mark.parametrize("kind", MIXED)
-def test_mixed_precision_stays_close(kind, algorithm):
+def test_mixed_precision_stays_close(kind, algorithm, bfloat16):
     mixed, full = (learn(algorithm, precision=p, **MIXED[kind]()) for p in ("bfloat16", None))
     assert mixed.engine["oracle"] == kind.partition(",")[0]
     assert mixed.x.dtype == torch.float32
@@ -218,7 +218,7 @@ def test_mixed_precision_stays_close(kind, algorithm):
 
 
 @pytest.mark.parametrize("kind", ["vmap", "loop"])
-def test_mixed_precision_does_not_depend_on_workers(kind):
+def test_mixed_precision_does_not_depend_on_workers(kind, bfloat16):
     assert same_bits(*(learn(precision="bfloat16", engine=Local(w), **MIXED[kind]()) for w in (1, 3)))
 
 
@@ -228,14 +228,14 @@ def test_other_precisions_are_refused(precision):
         learn(precision=precision)
 
 
-def test_mixed_precision_has_no_closed_form():
+def test_mixed_precision_has_no_closed_form(bfloat16):
     given = MIXED["vmap, linear"]()
     assert learn(**given).engine["oracle"] == "linear"
     with pytest.raises(fs.Refused, match='oracle="linear"'):
         learn(precision="bfloat16", engine=Local(oracle="linear"), **given)
 
 
-def test_targets_and_the_tested_loss_keep_their_precision():
+def test_targets_and_the_tested_loss_keep_their_precision(bfloat16):
     """Outputs come in bfloat16, of three digits; what the loss makes of them should not lose more."""
     source = torch.Generator().manual_seed(0)
     inputs = torch.randn(64, 4, generator=source)

@@ -191,7 +191,7 @@ def test_in_the_loop_chunks_may_change(tmp_path):
     assert same_bits(linear_run("loop", 2, checkpoint=tmp_path), linear_run("loop"))
 
 
-def test_another_precision_is_another_run(tmp_path):
+def test_another_precision_is_another_run(tmp_path, bfloat16):
     options = {"model": classifier(torch.float32), "clients": classification(dtype=torch.float32)}
     learn(rounds=2, checkpoint=tmp_path, precision="bfloat16", **options)
     with pytest.raises(fs.InvalidInput, match="belongs to another run"):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedstride import processor
 from fedstride.client.plan import Plan
 from fedstride.client.site import Samples, Site, Spans
 from fedstride.data.federation import Lazy, TensorClient
@@ -47,7 +48,9 @@ class Worker:
         self.default = torch.get_default_device()
 
     def about(self) -> dict[str, Any]:
-        return {**self.choice.about(), "channels_last": self.channels_last}
+        about = {**self.choice.about(), "channels_last": self.channels_last}
+        limited = self.task.mixed and self.device.type == "cpu" and processor.bfloat16_limit()
+        return {**about, processor.LIMIT: limited} if limited else about
 
     def work(
         self,

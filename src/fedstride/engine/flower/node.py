@@ -94,6 +94,10 @@ class Station:
     def options(self) -> Options:
         return Options(self.given.get("weight_decay", 0.0), self.given.get("clip_norm"))
 
+    @cached_property
+    def mixed(self) -> bool:
+        return check.mixed_of(self.given.get("precision"), self.model)
+
     def task(self, found: Found) -> Task:
         given, a = self.given, self.algorithm
         return Task(
@@ -110,11 +114,12 @@ class Station:
             random=found.random,
             contrast=isinstance(a.objective, Moon),
             full=a.exchanges_gradients or not a.gradient.batches,
-            mixed=check.mixed_of(given.get("precision"), self.model),
+            mixed=self.mixed,
         )
 
     def tried_out(self) -> Found:
         """What the model does with the data here; refuses what does not fit."""
+        _ = self.mixed  # before anything computes
         probed = check.try_out(self.model, self.project.loss, self.clients, None)
         found = Found(probed.reduction, probed.moving, probed.random)
         given = self.given
