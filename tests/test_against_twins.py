@@ -71,8 +71,9 @@ def same(ours, twin, tol, what):
     assert gap <= tol, f"{what}: relative gap {gap:.2e}\nlibrary {ours}\ntwin    {twin}"
 
 
-def agree(S, algorithm, twin, tol=1e-10, columns=COLUMNS):
-    assert np.linalg.norm(twin["x"][-1] - twin["x"][0]) > 1e-3, "a problem on which nothing moves tests nothing"
+def agree(S, algorithm, twin, tol=1e-10, columns=COLUMNS, moves=True):
+    """moves: False where the rule starts with steps too small to go anywhere in ten rounds."""
+    assert not moves or np.linalg.norm(twin["x"][-1] - twin["x"][0]) > 1e-3, "a problem on which nothing moves"
     # clients alone with equal steps, rows of unequal length together with unequal ones
     engine = "auto" if isinstance(S.tau, int) else fs.engine.Local(workers=1, chunk=3)
     iterates, run = train(S, algorithm, engine=engine)
@@ -180,10 +181,12 @@ def test_fednova_prox_and_server_lr(S):
         (fs.Momentum(0.01, 0.9), lambda q: torch.optim.SGD(q, lr=0.01, momentum=0.9)),
         (fs.Adam(0.02), lambda q: torch.optim.Adam(q, lr=0.02)),
         (fs.Adam(0.02, (0.8, 0.95), 1e-3), lambda q: torch.optim.Adam(q, lr=0.02, betas=(0.8, 0.95), eps=1e-3)),
+        (fs.AdamW(0.02, weight_decay=0.5), lambda q: torch.optim.AdamW(q, lr=0.02, weight_decay=0.5)),
+        (fs.AdamW(0.02, (0.8, 0.95), 1e-3), lambda q: torch.optim.AdamW(q, lr=0.02, betas=(0.8, 0.95), eps=1e-3)),
         (fs.Adagrad(0.05), lambda q: torch.optim.Adagrad(q, lr=0.05)),
         (fs.Adagrad(0.05, 1e-2), lambda q: torch.optim.Adagrad(q, lr=0.05, eps=1e-2)),
     ],
-    ids=["momentum", "adam", "adam-betas", "adagrad", "adagrad-eps"],
+    ids=["momentum", "adam", "adam-betas", "adamw", "adamw-betas", "adagrad", "adagrad-eps"],
 )
 def test_client_optimizers(S, step, make):
     agree(S, fs.Algorithm(step), T.fedavg(S, c.torch_optimizer(make)))
@@ -265,6 +268,62 @@ def test_fedadagrad(S):
 def test_fedyogi(S):
     lr = lr_of(S)
     agree(S, R.fedyogi(lr), T.fedopt(S, c.constant(lr), "yogi"), columns=without("server_step"))
+
+
+# ---------------------------------------------------------------- servers that find their step
+
+
+@every_setting
+@pytest.mark.parametrize("r_eps", [0.1, 1e-6])
+def test_feddog(S, r_eps):
+    lr = lr_of(S)
+    agree(S, R.feddog(lr, r_eps), T.feddog(S, c.constant(lr), r_eps), moves=r_eps == 0.1)
+
+
+@every_setting
+@pytest.mark.parametrize("d0", [0.01, 1e-6])
+def test_fedprodigy(S, d0):
+    lr = lr_of(S)
+    agree(S, R.fedprodigy(lr, d0=d0), T.fedprodigy(S, c.constant(lr), d0=d0), moves=d0 == 0.01)
+
+
+@some_settings
+def test_fedprodigy_options(S):
+    lr, rule = lr_of(S), {"betas": (0.5, 0.9), "d0": 0.02, "eps": 1e-3}
+    twin = T.fedprodigy(S, c.constant(lr), **rule)
+    assert twin["server_step"][-1] > 1.5 * twin["server_step"][0], "an estimate that never grows tests nothing"
+    agree(S, R.fedprodigy(lr, **rule), twin)
+
+
+@every_setting
+@pytest.mark.parametrize("d0", [0.05, 1e-6])
+def test_feddadapt(S, d0):
+    lr = lr_of(S)
+    twin = T.feddadapt(S, c.constant(lr), d0)
+    assert twin["server_step"][-1] > 1.5 * twin["server_step"][0]
+    agree(S, R.feddadapt(lr, d0), twin, moves=d0 == 0.05)
+
+
+@some_settings
+def test_feddadapt_momentum(S):
+    lr = lr_of(S)
+    agree(S, R.feddadapt(lr, 0.05, beta=0.7), T.feddadapt(S, c.constant(lr), 0.05, 0.7))
+
+
+@every_setting
+def test_fedschedulefree(S):
+    lr = lr_of(S)
+    agree(S, R.fedschedulefree(lr), T.fedschedulefree(S, c.constant(lr)))
+    agree(S, R.fedschedulefree(lr, server_lr=0.7, beta=0.4), T.fedschedulefree(S, c.constant(lr), 0.7, 0.4))
+
+
+@every_setting
+@pytest.mark.parametrize("bound", [3.0, 1.05])
+def test_fedhyper(S, bound):
+    lr = lr_of(S)
+    twin = T.fedhyper(S, c.constant(lr), bound)
+    assert len(set(twin["server_step"])) > 1
+    agree(S, R.fedhyper(lr, bound), twin)
 
 
 # ---------------------------------------------------------------- extrapolation
@@ -412,6 +471,30 @@ def test_fedsps_options(S):
     agree(S, R.fedsps(c=2.0, growth=1.05, lr_max=5.0), twin)
 
 
+@every_setting
+def test_feddecsps(S):
+    agree(S, R.feddecsps(), T.fedavg(S, c.decsps()))
+
+
+@some_settings
+def test_feddecsps_options(S):
+    rule = {"c0": 0.7, "lr_max": 0.05, "f_star": 0.1}
+    agree(S, R.feddecsps(**rule, server_lr=0.5), T.fedavg(S, c.decsps(**rule), 0.5))
+
+
+@every_setting
+@pytest.mark.parametrize("sigma", [1.0, 0.05])
+def test_fedngn(S, sigma):
+    agree(S, R.fedngn(sigma, server_lr=0.8), T.fedavg(S, c.ngn(sigma), 0.8))
+
+
+def test_steps_from_the_loss_where_a_client_has_none():
+    """Loss and gradient 0: no NaN, and no bound on what follows."""
+    S = one_client_at_its_minimum()
+    agree(S, R.feddecsps(), T.fedavg(S, c.decsps()))
+    agree(S, R.fedngn(), T.fedavg(S, c.ngn()))
+
+
 def test_delta_sgd_where_the_gradient_stays():
     """A zero difference of gradients makes its bound infinite, never NaN."""
     S = one_client_at_its_minimum()
@@ -455,8 +538,10 @@ def test_scaffold_exp(S):
         (fs.DeltaSGD(0.05), c.delta_sgd(0.05)),
         (fs.DeltaSGD(0.05, reuse_gradient=True), c.delta_sgd(0.05, reuse_gradient=True)),
         (fs.Polyak(2.0, 0.05), c.polyak(2.0, 0.05)),
+        (fs.DecSPS(2.0, 0.05), c.decsps(2.0, 0.05)),
+        (fs.NGN(0.05), c.ngn(0.05)),
     ],
-    ids=["armijo", "armijo-keep", "delta", "delta-reuse", "polyak"],
+    ids=["armijo", "armijo-keep", "delta", "delta-reuse", "polyak", "decsps", "ngn"],
 )
 def test_corrections_with_adaptive_steps(S, step, client):
     twin = T.scaffold(S, client)
@@ -533,6 +618,8 @@ def test_weight_decay_and_clipping(S):
 @pytest.mark.parametrize("S", [s for s in REGULARISED if s.values[0].clip is None])
 def test_weight_decay(S):
     agree(S, R.fedsps(2.0, 0.1), T.fedavg(S, c.polyak(2.0, 0.1)))
+    agree(S, R.feddecsps(lr_max=0.1), T.fedavg(S, c.decsps(lr_max=0.1)))
+    agree(S, R.fedngn(0.1), T.fedavg(S, c.ngn(0.1)))
     agree(S, fs.Algorithm(fs.Polyak(2.0, 0.1), drift=fs.Scaffold()), T.scaffold(S, c.polyak(2.0, 0.1)))
     agree(S, R.fedsls(c=0.3), T.fedavg(S, c.armijo(c=0.3)))
     make = lambda q: torch.optim.Adam(q, lr=0.02)  # noqa: E731
@@ -561,6 +648,9 @@ def test_partial_participation(S):
     agree(S, R.scaffold_exp(lr), T.scaffold(S, c.constant(lr), eps=1e-3), tol=1e-9)
     agree(S, R.feddyn(lr, alpha=0.7), T.feddyn(S, c.constant(lr), 0.7), columns=without("train_loss", "server_step"))
     agree(S, R.fedexp(lr), T.fedexp(S, c.constant(lr)), tol=1e-9)
+    agree(S, R.feddog(lr, 0.1), T.feddog(S, c.constant(lr), 0.1))
+    agree(S, R.fedschedulefree(lr), T.fedschedulefree(S, c.constant(lr)))
+    agree(S, R.feddecsps(), T.fedavg(S, c.decsps()))
     agree(S, R.fednova(lr), T.fednova(S, c.constant(lr), T.nova_plain), columns=without("drift"))
     twin = T.fedlin(S, c.per_step(lr), 3, 2)
     agree(S, R.fedlin(lr, fs.TopK(3), fs.TopK(2)), twin)

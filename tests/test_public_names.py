@@ -8,7 +8,8 @@ from pathlib import Path
 import fedstride as fs
 
 MODULES = {"data", "engine", "faults", "loggers", "models", "optim", "recipes"}
-STEPS = {"Adagrad", "Adam", "Armijo", "CappedPolyak", "Constant", "DeltaSGD", "Momentum", "PerStep", "Polyak"}
+STEPS = {"Adagrad", "Adam", "AdamW", "Armijo", "CappedPolyak", "Constant", "DecSPS", "DeltaSGD", "Momentum", "NGN"}
+STEPS |= {"PerStep", "Polyak"}
 SCHEDULES = {"Exponential", "Stepwise"}
 OBJECTIVES = {"FedDynObjective", "FedSplitProx", "Moon", "Plain", "Proximal"}
 GRADIENTS = {"IAG", "Minibatch", "Noisy"}
@@ -18,12 +19,17 @@ SERVERS = {
     "AdamServer",
     "Auto",
     "Average",
+    "DAdaptation",
+    "DoG",
     "FedDyn",
     "FedExP",
     "FedExPM",
     "FedExProx",
     "FedNova",
     "FedSplit",
+    "Hypergradient",
+    "Prodigy",
+    "ScheduleFree",
     "ServerMomentum",
     "YogiServer",
 }
@@ -60,6 +66,7 @@ RECIPES = [
         "fedtrack",
     ),
     "fedsplit",
+    *("feddog", "fedprodigy", "feddadapt", "fedschedulefree", "fedhyper", "feddecsps", "fedngn", "fedadamw"),
 ]
 
 

@@ -50,7 +50,7 @@ def test_other_numbers_are_checked_too(name, argument, value):
             RECIPES[name](**{argument: value})
 
 
-@pytest.mark.parametrize("name", ["fedadam", "fedyogi", "fedadagrad"])
+@pytest.mark.parametrize("name", ["fedadam", "fedyogi", "fedadagrad", "fedprodigy", "fedadamw"])
 @pytest.mark.parametrize("betas", [(1.0, 0.9), (-0.1, 0.9), (float("nan"), 0.9), 0.9, (), "ab"])
 def test_betas_are_two_numbers_below_one(name, betas):
     with pytest.raises(fs.InvalidInput, match="beta"):
@@ -63,7 +63,7 @@ def test_a_block_is_a_whole_number_of_samples(block):
         fs.recipes.fedtrack(block=block)
 
 
-ZEROS = [("fedexp", "eps"), ("fedexpsls", "eps"), ("fedprox", "mu"), ("moon", "mu"), ("fednova", "mu"), ("fednova", "beta"), ("fedavgm", "beta"), ("fedexpm", "beta"), ("delta_sgd", "delta")]  # fmt: skip
+ZEROS = [("fedexp", "eps"), ("fedexpsls", "eps"), ("fedprox", "mu"), ("moon", "mu"), ("fednova", "mu"), ("fednova", "beta"), ("fedavgm", "beta"), ("fedexpm", "beta"), ("delta_sgd", "delta"), ("feddadapt", "beta"), ("fedadamw", "weight_decay")]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "argument"), ZEROS)
@@ -86,6 +86,9 @@ def test_zero_means_off(name, argument):
         (fs.recipes.fedexprox(gamma=10.0, alpha=1.0), fs.recipes.fedprox(mu=0.1)),
         (fs.Algorithm(fs.PerStep(0.4)), fs.Algorithm(fs.Constant(0.1))),
         (fs.recipes.fednova(), fs.recipes.fedavg()),
+        (fs.recipes.fedhyper(bound=1.0), fs.recipes.fedavg()),
+        (fs.recipes.fedschedulefree(beta=0.0), fs.recipes.fedavg()),
+        (fs.recipes.fedadamw(weight_decay=0.0), fs.Algorithm(fs.Adam())),
         (fs.recipes.fedadagrad(betas=(0.5, 0.1)), fs.recipes.fedadagrad(betas=(0.5, 0.9))),
     ],
 )

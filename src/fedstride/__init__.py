@@ -7,11 +7,14 @@ from fedstride.client.drift import GradientCorrection, Scaffold
 from fedstride.client.gradient import IAG, Minibatch, Noisy
 from fedstride.client.objective import FedDynObjective, FedSplitProx, Moon, Plain, Proximal
 from fedstride.client.step import (
+    NGN,
     Adagrad,
     Adam,
+    AdamW,
     Armijo,
     CappedPolyak,
     Constant,
+    DecSPS,
     DeltaSGD,
     Exponential,
     Momentum,
@@ -40,12 +43,17 @@ from fedstride.server import (
     AdamServer,
     Auto,
     Average,
+    DAdaptation,
+    DoG,
     FedDyn,
     FedExP,
     FedExPM,
     FedExProx,
     FedNova,
     FedSplit,
+    Hypergradient,
+    Prodigy,
+    ScheduleFree,
     ServerMomentum,
     YogiServer,
 )

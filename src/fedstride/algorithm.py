@@ -10,7 +10,20 @@ from fedstride.client.drift import Drift, GradientCorrection, Scaffold
 from fedstride.client.gradient import IAG, Estimator, Minibatch, Noisy
 from fedstride.client.objective import FedDynObjective, FedSplitProx, Objective, Plain, Proximal
 from fedstride.client.plan import Plan
-from fedstride.client.step import Adagrad, Adam, Armijo, CappedPolyak, Constant, DeltaSGD, Momentum, Polyak, Step
+from fedstride.client.step import (
+    NGN,
+    Adagrad,
+    Adam,
+    AdamW,
+    Armijo,
+    CappedPolyak,
+    Constant,
+    DecSPS,
+    DeltaSGD,
+    Momentum,
+    Polyak,
+    Step,
+)
 from fedstride.errors import InvalidInput, Refused, nearest
 from fedstride.privacy import Privacy
 from fedstride.rows import State, Vec
@@ -133,7 +146,7 @@ def _down(a: Algorithm) -> None:
 
 
 def _scaffold(a: Algorithm) -> None:
-    if isinstance(a.drift, Scaffold) and isinstance(a.step, Momentum | Adam | Adagrad):
+    if isinstance(a.drift, Scaffold) and isinstance(a.step, Momentum | Adam | AdamW | Adagrad):
         raise Refused(
             f"SCAFFOLD with client {type(a.step).__name__}: its control variate is the mean gradient, update / sum of "
             "steps, which holds only when every move is step x gradient. Use Constant, Armijo, DeltaSGD or Polyak."
@@ -154,7 +167,8 @@ def _iag_and_noise(a: Algorithm) -> None:
             f"Armijo with {type(a.gradient).__name__} gradients: the search compares losses along the gradient of the same "
             "batch, and this estimate is the gradient of no loss at hand. Use the minibatch estimator."
         )
-    asks = isinstance(a.step, Polyak | CappedPolyak) or (isinstance(a.step, DeltaSGD) and not a.step.reuse_gradient)
+    polyak = isinstance(a.step, Polyak | CappedPolyak | DecSPS | NGN)
+    asks = polyak or (isinstance(a.step, DeltaSGD) and not a.step.reuse_gradient)
     if isinstance(a.gradient, IAG) and asks:
         raise Refused(
             f"{type(a.step).__name__} with IAG: the rule asks for the loss, or for a second gradient, of the estimate, and "

@@ -9,7 +9,18 @@ from fedstride.algorithm import Algorithm
 from fedstride.client.drift import GradientCorrection, Scaffold
 from fedstride.client.gradient import IAG
 from fedstride.client.objective import FedDynObjective, FedSplitProx, Moon, Proximal
-from fedstride.client.step import Armijo, CappedPolyak, Constant, DeltaSGD, Momentum, PerStep, Polyak
+from fedstride.client.step import (
+    NGN,
+    AdamW,
+    Armijo,
+    CappedPolyak,
+    Constant,
+    DecSPS,
+    DeltaSGD,
+    Momentum,
+    PerStep,
+    Polyak,
+)
 from fedstride.client.step.schedule import Schedule
 from fedstride.errors import InvalidInput, nearest, positive
 from fedstride.errors import betas as check_betas
@@ -18,12 +29,17 @@ from fedstride.server import (
     AdamServer,
     Auto,
     Average,
+    DAdaptation,
+    DoG,
     FedDyn,
     FedExP,
     FedExPM,
     FedExProx,
     FedNova,
     FedSplit,
+    Hypergradient,
+    Prodigy,
+    ScheduleFree,
     ServerMomentum,
     YogiServer,
 )
@@ -262,6 +278,69 @@ def fedtrack(lr: float = 0.01, block: int = 1, server_lr: float = 1.0) -> Algori
 def fedsplit(prox: float = 0.1, lr: float = 0.05) -> Algorithm:
     """Operator splitting with `prox` = s and inner gradient steps of size lr; full participation only."""
     return Algorithm(Constant(lr), FedSplit(), FedSplitProx(prox), name="fedsplit")
+
+
+@recipe
+def feddog(lr: float = 0.1, r_eps: float = 1e-6, schedule: Schedule | None = None) -> Algorithm:
+    """DoG at the server: the distance from the start over the updates so far; averaged read-out."""
+    return Algorithm(Constant(lr, schedule), DoG(r_eps), readout="average", name="feddog")
+
+
+@recipe
+def fedprodigy(
+    lr: float = 0.1,
+    betas: tuple[float, float] = (0.9, 0.999),
+    d0: float = 1e-6,
+    eps: float = 1e-8,
+    schedule: Schedule | None = None,
+) -> Algorithm:
+    """Prodigy at the server: Adam with an estimate of the distance to the solution for its rate."""
+    return Algorithm(Constant(lr, schedule), Prodigy(betas, d0, eps), name="fedprodigy")
+
+
+@recipe
+def feddadapt(lr: float = 0.1, d0: float = 1e-6, beta: float = 0.0, schedule: Schedule | None = None) -> Algorithm:
+    """D-Adaptation of SGD at the server; beta = momentum."""
+    return Algorithm(Constant(lr, schedule), DAdaptation(d0, beta), name="feddadapt")
+
+
+@recipe
+def fedschedulefree(
+    lr: float = 0.1, server_lr: float = 1.0, beta: float = 0.9, schedule: Schedule | None = None
+) -> Algorithm:
+    """Schedule-free SGD at the server; returns the mean of its iterates."""
+    return Algorithm(Constant(lr, schedule), ScheduleFree(server_lr, beta), name="fedschedulefree")
+
+
+@recipe
+def fedhyper(lr: float = 0.1, bound: float = 3.0, schedule: Schedule | None = None) -> Algorithm:
+    """FedHyper-G: a server step that follows the agreement of successive updates, between 1/bound and bound."""
+    return Algorithm(Constant(lr, schedule), Hypergradient(bound), name="fedhyper")
+
+
+@recipe
+def feddecsps(c0: float = 1.0, lr_max: float = 10.0, f_star: float = 0.0, server_lr: float = 1.0) -> Algorithm:
+    """Clients with stochastic Polyak steps that shrink over the run."""
+    return Algorithm(DecSPS(c0, lr_max, f_star), Average(server_lr), name="feddecsps")
+
+
+@recipe
+def fedngn(sigma: float = 1.0, server_lr: float = 1.0) -> Algorithm:
+    """Clients with non-negative Gauss-Newton steps, at most sigma."""
+    return Algorithm(NGN(sigma), Average(server_lr), name="fedngn")
+
+
+@recipe
+def fedadamw(
+    lr: float = 1e-3,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 1e-2,
+    server_lr: float = 1.0,
+    schedule: Schedule | None = None,
+) -> Algorithm:
+    """Federated averaging of AdamW clients, whose moments are fresh in every round."""
+    return Algorithm(AdamW(lr, betas, eps, weight_decay, schedule), Average(server_lr), name="fedadamw")
 
 
 def __getattr__(name: str) -> Any:

@@ -152,6 +152,41 @@ def polyak(c=0.5, lr_max=np.inf, f_star=0.0, growth=None):
     return client
 
 
+def decsps(c0=1.0, lr_max=10.0, f_star=0.0):
+    """Orvieto et al. 2022: the bound starts anew in every round, k counts the steps of all rounds."""
+
+    def client(f, y, tau, t, corr=0.0):
+        done, last_c, last = Done(y), c0, lr_max
+        for k in range(tau):
+            value, g = f.grad(done.y, k)
+            done.saw(value)
+            c = c0 * np.sqrt(t * tau + k + 1)
+            polyak = (value - f_star) / (g**2).sum() if g.any() else np.inf
+            eta = max(0.0, min(polyak, last_c * last)) / c
+            done.y = done.y - eta * (g + corr)
+            done.steps.append(eta)
+            last_c, last = c, eta
+        return done
+
+    return client
+
+
+def ngn(sigma=1.0):
+    """Orvieto, Xiao 2024."""
+
+    def client(f, y, tau, t, corr=0.0):
+        done = Done(y)
+        for k in range(tau):
+            value, g = f.grad(done.y, k)
+            done.saw(value)
+            eta = sigma / (1 + sigma * (g**2).sum() / (2 * value)) if value > 0 else 0.0
+            done.y = done.y - eta * (g + corr)
+            done.steps.append(eta)
+        return done
+
+    return client
+
+
 def armijo(lr_max=1.0, c=0.1, backtrack=0.9, reset="grow", growth=2.0):
     """000 Alg. 2-3, on f_B(y) + <corr, y>."""
 

@@ -268,6 +268,95 @@ def fedopt(S, client, kind, server_lr=0.1, betas=(0.9, 0.99), tau=1e-3, bias_cor
     return trace
 
 
+# ---------------------------------------------------------------- servers that find their step; g_t = Dbar
+
+
+def norm(v):
+    return np.sqrt(sq(v))
+
+
+def feddog(S, client, r_eps=1e-6):
+    """Ivgi, Hinder, Carmon 2023: distance over gradients; polynomial-decay averaging with 8, from t = 1."""
+    x, xs, gs, average = S.problem.x0, [S.problem.x0], [], None
+    trace = Trace(x)
+    for t in range(S.rounds):
+        done, deltas, fs = local(S, t, x, client)
+        gs.append(mean(S.p(t), deltas))
+        r = max(r_eps * (1 + norm(xs[0])), *(norm(one - xs[0]) for one in xs))
+        eta = r / np.sqrt(sum(sq(g) for g in gs))
+        x = x - eta * gs[-1]
+        xs.append(x)
+        share = (8 + 1) / (t + 1 + 8)
+        average = x if average is None else (1 - share) * average + share * x
+        trace.add(x, S.p(t), done, deltas, fs, eta)
+    trace["output"] = average
+    return trace
+
+
+def fedprodigy(S, client, betas=(0.9, 0.999), d0=1e-6, eps=1e-8):
+    """Mishchenko, Defazio 2024, Adam version, with gamma = 1."""
+    x0 = x = S.problem.x0
+    (b1, b2), d, m, v, r, s = betas, d0, 0.0, 0.0, 0.0, 0.0
+    trace = Trace(x)
+    for t in range(S.rounds):
+        done, deltas, fs = local(S, t, x, client)
+        g = mean(S.p(t), deltas)
+        m = b1 * m + (1 - b1) * d * g
+        v = b2 * v + (1 - b2) * d**2 * g**2
+        r = np.sqrt(b2) * r + (1 - np.sqrt(b2)) * d**2 * (g * (x0 - x)).sum()
+        s = np.sqrt(b2) * s + (1 - np.sqrt(b2)) * d**2 * g
+        x = x - d * m / (np.sqrt(v) + d * eps)
+        trace.add(x, S.p(t), done, deltas, fs, d)
+        d = max(d, r / np.abs(s).sum())
+    return trace
+
+
+def feddadapt(S, client, d0=1e-6, beta=0.0):
+    """Defazio, Mishchenko 2023, SGD with G = |g_0| and gamma = 1, the numerator as in the authors' code."""
+    x0 = x = S.problem.x0
+    d, s, lambdas, gs = d0, 0.0 * x0, [], []
+    trace = Trace(x)
+    for t in range(S.rounds):
+        done, deltas, fs = local(S, t, x, client)
+        gs.append(mean(S.p(t), deltas))
+        lambdas.append(d / norm(gs[0]))
+        s = s + lambdas[-1] * gs[-1]
+        d = max(d, (sq(s) - sum(a**2 * sq(g) for a, g in zip(lambdas, gs, strict=True))) / norm(s))
+        x = beta * x + (1 - beta) * (x0 - s)
+        trace.add(x, S.p(t), done, deltas, fs, lambdas[-1])
+    return trace
+
+
+def fedschedulefree(S, client, server_lr=1.0, beta=0.9):
+    """Defazio et al. 2024: clients start from y; x is the plain mean of z_1, ..., z_t."""
+    y = z = S.problem.x0
+    zs = []
+    trace = Trace(y)
+    for t in range(S.rounds):
+        done, deltas, fs = local(S, t, y, client)
+        z = z - server_lr * mean(S.p(t), deltas)
+        zs.append(z)
+        x = sum(zs) / len(zs)
+        y = (1 - beta) * z + beta * x
+        trace.add(y, S.p(t), done, deltas, fs, server_lr)
+    trace["output"] = x
+    return trace
+
+
+def fedhyper(S, client, bound=3.0):
+    """Wang, Wang, Li 2024: FedHyper-G."""
+    x, eta, last = S.problem.x0, 1.0, None
+    trace = Trace(x)
+    for t in range(S.rounds):
+        done, deltas, fs = local(S, t, x, client)
+        g = mean(S.p(t), deltas)
+        if last is not None:
+            eta = min(max(eta + (g * last).sum(), 1 / bound), bound)
+        x, last = x - eta * g, g
+        trace.add(x, S.p(t), done, deltas, fs, eta)
+    return trace
+
+
 # ---------------------------------------------------------------- extrapolation
 
 

@@ -8,13 +8,18 @@ from fedstride.rows import State, Vec
 from fedstride.server.adaptive import AdagradServer, AdamServer, YogiServer
 from fedstride.server.auto import Auto
 from fedstride.server.average import Average
+from fedstride.server.dadaptation import DAdaptation
+from fedstride.server.dog import DoG
 from fedstride.server.feddyn import FedDyn
 from fedstride.server.fedexp import FedExP
 from fedstride.server.fedexpm import FedExPM
 from fedstride.server.fedexprox import FedExProx
 from fedstride.server.fednova import FedNova
 from fedstride.server.fedsplit import FedSplit
+from fedstride.server.hypergradient import Hypergradient
 from fedstride.server.momentum import ServerMomentum
+from fedstride.server.prodigy import Prodigy
+from fedstride.server.schedule_free import ScheduleFree
 from fedstride.wire import Mean
 
 __all__ = [
@@ -22,12 +27,17 @@ __all__ = [
     "AdamServer",
     "Auto",
     "Average",
+    "DAdaptation",
+    "DoG",
     "FedDyn",
     "FedExP",
     "FedExPM",
     "FedExProx",
     "FedNova",
     "FedSplit",
+    "Hypergradient",
+    "Prodigy",
+    "ScheduleFree",
     "Server",
     "ServerMomentum",
     "YogiServer",

@@ -19,12 +19,13 @@ import torch
 from fedstride.algorithm import Algorithm
 from fedstride.client.drift import GradientCorrection
 from fedstride.client.objective import Plain, Proximal
-from fedstride.client.step import Adagrad, Adam
+from fedstride.client.step import Adagrad, Adam, AdamW
 from fedstride.engine import Local
 from fedstride.errors import Diverged, Refused
 from fedstride.result import Run
 from fedstride.rows import Vec
 from fedstride.run import Event, train
+from fedstride.server import DAdaptation, DoG, Prodigy
 from fedstride.verify.identities import Featured, apart, unequal, weighted_minimiser
 from fedstride.verify.law import Finding, Measured
 from fedstride.verify.problems import LeastSquares
@@ -86,9 +87,11 @@ def chance(trial: Trial) -> bool:
 
 
 def _stays(a: Algorithm) -> bool:
-    """Whether x* is a fixed point: a client's compressor, or another objective, moves that point, and Adam and Adagrad
-    divide by |g|, so that the rounding of a zero gradient is a step like any other."""
-    exact = a.up is None and isinstance(a.objective, Plain | Proximal) and not isinstance(a.step, Adam | Adagrad)
+    """Whether x* is a fixed point: a client's compressor, or another objective, moves that point; Adam and Adagrad at the
+    clients, DoG, D-Adaptation and Prodigy at the server do not depend on the scale of gradients, so that the rounding of a
+    zero gradient is a step like any other."""
+    rescaled = isinstance(a.step, Adam | AdamW | Adagrad) or isinstance(a.server, DoG | DAdaptation | Prodigy)
+    exact = a.up is None and isinstance(a.objective, Plain | Proximal) and not rescaled
     return exact and isinstance(a.drift, GradientCorrection)
 
 

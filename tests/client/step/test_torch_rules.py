@@ -1,4 +1,4 @@
-"""Constant steps, schedules, momentum, Adam and Adagrad: as torch.optim computes them."""
+"""Constant steps, schedules, momentum, Adam, AdamW and Adagrad: as torch.optim computes them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ X = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
         (fs.Momentum(0.05, beta=0.0), lambda p: torch.optim.SGD(p, 0.05)),
         (fs.Adam(0.05), lambda p: torch.optim.Adam(p, 0.05)),
         (fs.Adam(0.05, (0.5, 0.9), 1e-3), lambda p: torch.optim.Adam(p, 0.05, betas=(0.5, 0.9), eps=1e-3)),
+        (fs.AdamW(0.05), lambda p: torch.optim.AdamW(p, 0.05)),
+        (fs.AdamW(0.05, weight_decay=0.0), lambda p: torch.optim.Adam(p, 0.05)),
         (fs.Adagrad(0.05), lambda p: torch.optim.Adagrad(p, 0.05)),
     ],
-    ids=["sgd", "momentum", "no momentum", "adam", "adam with arguments", "adagrad"],
+    ids=["sgd", "momentum", "no momentum", "adam", "adam with arguments", "adamw", "adamw without decay", "adagrad"],
 )
 def test_rules_are_those_of_torch(rule, twin):
     oracle, W = Quadratic(H), X.expand(2, -1).clone()
@@ -45,7 +47,7 @@ def test_per_step_divides_by_the_clients_own_number_of_steps():
     assert eta.flatten().tolist() == pytest.approx([0.2, 0.3])
 
 
-@pytest.mark.parametrize("rule", [fs.Constant, fs.PerStep, fs.Momentum, fs.Adam, fs.Adagrad])
+@pytest.mark.parametrize("rule", [fs.Constant, fs.PerStep, fs.Momentum, fs.Adam, fs.AdamW, fs.Adagrad])
 def test_every_constant_rate_has_a_schedule(rule):
     eta = rule(lr=0.5, schedule=fs.Exponential(0.1)).init(X, plan((1,), round=2, rounds=9))["eta"]
     assert eta.item() == pytest.approx(0.005)

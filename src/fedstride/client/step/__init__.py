@@ -5,23 +5,29 @@ from __future__ import annotations
 from typing import Protocol
 
 from fedstride.client.plan import Plan
+from fedstride.client.step.adamw import AdamW
 from fedstride.client.step.adaptive import Adagrad, Adam
 from fedstride.client.step.armijo import Armijo
 from fedstride.client.step.capped_polyak import CappedPolyak
 from fedstride.client.step.constant import Constant, PerStep
+from fedstride.client.step.decsps import DecSPS
 from fedstride.client.step.delta_sgd import DeltaSGD
 from fedstride.client.step.momentum import Momentum
+from fedstride.client.step.ngn import NGN
 from fedstride.client.step.polyak import Polyak
 from fedstride.client.step.schedule import Exponential, Stepwise
 from fedstride.oracle import Oracle
 from fedstride.rows import Col, Rows, State, Vec
 
 __all__ = [
+    "NGN",
     "Adagrad",
     "Adam",
+    "AdamW",
     "Armijo",
     "CappedPolyak",
     "Constant",
+    "DecSPS",
     "DeltaSGD",
     "Exponential",
     "Momentum",

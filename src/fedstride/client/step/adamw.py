@@ -1,0 +1,42 @@
+"""AdamW at the clients, as torch.optim computes it; fresh each round.
+
+Loshchilov, Hutter. Decoupled weight decay regularization. ICLR 2019.
+Deviations: none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedstride.client.plan import Plan
+from fedstride.client.step.adaptive import Adam
+from fedstride.client.step.schedule import Schedule
+from fedstride.errors import betas, not_negative, positive
+from fedstride.oracle import Oracle
+from fedstride.rows import Col, Rows, State, Vec
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """Adam's move and y -= lr weight_decay y: the decay does not pass through the moments."""
+
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 1e-2
+    schedule: Schedule | None = None
+
+    def __post_init__(self) -> None:
+        positive(self, lr=self.lr, eps=self.eps)
+        not_negative(self, weight_decay=self.weight_decay)
+        betas(self, self.betas)
+
+    @property
+    def _adam(self) -> Adam:
+        return Adam(self.lr, self.betas, self.eps, self.schedule)
+
+    def init(self, x: Vec, plan: Plan) -> State:
+        return self._adam.init(x, plan)
+
+    def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
+        return self._adam.step(W, L, G, state, oracle) - self.weight_decay * state["eta"] * W

@@ -1,0 +1,44 @@
+"""DecSPS: stochastic Polyak steps that shrink, so that clients without a common minimiser converge too.
+
+Orvieto, Lacoste-Julien, Loizou. Dynamics of SGD with stochastic Polyak stepsizes. NeurIPS 2022.
+Mukherjee, Loizou, Stich. Locally adaptive federated learning. TMLR 2024, for its use on clients (FedDecSPS).
+Deviations: the bound on the step starts anew in every round; c_k goes on, and counts round x tau_i steps before the round.
+The step is never negative. Under a drift correction or clipping it comes from the plain loss and gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fedstride.client.plan import Plan
+from fedstride.errors import finite, positive
+from fedstride.oracle import Oracle
+from fedstride.rows import Col, Rows, State, Vec, sq
+
+
+@dataclass(frozen=True)
+class DecSPS:
+    """eta_k = min{(f_B - f*) / |g|^2, c_(k-1) eta_(k-1)} / c_k with c_k = c0 sqrt(k + 1)."""
+
+    c0: float = 1.0
+    lr_max: float = 10.0  # eta_(-1), with c_(-1) = c0
+    f_star: float = 0.0  # a lower bound of the loss
+
+    def __post_init__(self) -> None:
+        positive(self, c0=self.c0, lr_max=self.lr_max)
+        finite(self, f_star=self.f_star)
+
+    def init(self, x: Vec, plan: Plan) -> State:
+        eta = torch.full_like(plan.size, self.lr_max)
+        return {"eta": eta, "bound": self.c0 * eta, "k": plan.round * plan.tau}
+
+    def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
+        L, g = getattr(oracle, "plain", None) or (L, G)
+        square = sq(g)
+        polyak = torch.where(square > 0, (L - self.f_star) / square, torch.inf).clamp(min=0)
+        state["bound"] = torch.minimum(polyak, state["bound"])  # c_k eta_k
+        state["k"] = state["k"] + 1
+        state["eta"] = state["bound"] / (self.c0 * state["k"].sqrt())  # DecSPS
+        return -state["eta"] * G

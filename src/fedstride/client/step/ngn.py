@@ -1,0 +1,37 @@
+"""NGN: the Gauss-Newton step for the square root of the loss, which lies between a constant and the Polyak step.
+
+Orvieto, Xiao. An adaptive stochastic gradient method with non-negative Gauss-Newton stepsizes. 2024.
+Deviations: a negative loss counts as 0. The default sigma = 1 is ours; the paper tunes it. Under a drift correction or
+clipping the step comes from the plain loss and gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fedstride.client.plan import Plan
+from fedstride.errors import positive
+from fedstride.oracle import Oracle
+from fedstride.rows import Col, Rows, State, Vec, sq
+
+
+@dataclass(frozen=True)
+class NGN:
+    """eta = sigma / (1 + sigma |g|^2 / (2 f_B)); y -= eta g."""
+
+    sigma: float = 1.0  # the largest step
+
+    def __post_init__(self) -> None:
+        positive(self, sigma=self.sigma)
+
+    def init(self, x: Vec, plan: Plan) -> State:
+        return {"eta": torch.full_like(plan.size, self.sigma)}
+
+    def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
+        L, g = getattr(oracle, "plain", None) or (L, G)
+        twice = 2 * L.clamp(min=0)
+        below = twice + self.sigma * sq(g)
+        state["eta"] = torch.where(below > 0, self.sigma * twice / below, 0.0)  # NGN
+        return -state["eta"] * G

@@ -1,0 +1,55 @@
+"""Prodigy at the server: Adam whose step is an estimate of the distance to the solution, found on the way.
+
+Mishchenko, Defazio. Prodigy: an expeditiously adaptive parameter-free learner. ICML 2024 (the Adam version).
+Deviations: the mean update takes the gradient's place. m, v, r and s are kept divided by d_0 or d_0^2, which cancels and
+keeps float32 from underflow. Where no update has been seen, nothing moves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from fedstride.errors import betas, positive
+from fedstride.rows import State, Vec, dot
+from fedstride.wire import Mean
+
+
+@dataclass(frozen=True)
+class Prodigy:
+    """m and v: moving averages of d Dbar and d^2 Dbar^2; x -= d m / (sqrt(v) + d eps).
+
+    r and s: moving averages of d^2 <Dbar, x_0 - x> and d^2 Dbar, with sqrt(b2); then d = max{d, r / |s|_1}.
+    """
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    d0: float = 1e-6  # first estimate of the distance
+    eps: float = 1e-8
+    needs: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        betas(self, self.betas)
+        positive(self, d0=self.d0, eps=self.eps)
+
+    def init(self, x: Vec) -> State:
+        d, zero = x.new_tensor(self.d0), torch.zeros_like(x)
+        return {"eta": d, "d": d, "x0": x, "m": zero, "v": zero, "r": x.new_zeros(()), "s": zero}
+
+    def broadcast(self, state: State) -> State:
+        return {}
+
+    def step(self, x: Vec, mean: Mean, state: State) -> Vec:
+        (b1, b2), b3, g = self.betas, self.betas[1] ** 0.5, mean.update
+        d, q = state["d"], state["d"] / self.d0
+        m = state["m"] = b1 * state["m"] + (1 - b1) * q * g
+        v = state["v"] = b2 * state["v"] + (1 - b2) * q**2 * g**2
+        r = state["r"] = b3 * state["r"] + (1 - b3) * q**2 * dot(g, state["x0"] - x)
+        s = state["s"] = b3 * state["s"] + (1 - b3) * q**2 * g
+        length = s.abs().sum()
+        state["eta"], state["d"] = d, torch.where(length > 0, torch.maximum(d, r / length), d)  # Prodigy
+        return x - d * m / (v.sqrt() + q * self.eps)
+
+    def output(self, x: Vec, state: State) -> Vec:
+        return x
