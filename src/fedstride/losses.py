@@ -100,6 +100,45 @@ def reduction(loss: Loss, output: Tensor, target: Tensor) -> str | None:
     return None
 
 
+def constant(loss: Loss, targets: Tensor) -> dict[str, float]:
+    """Figures of the best prediction that ignores the inputs, on a test set: what a model must beat to have learned.
+
+    Args:
+        loss: The loss that the test set is evaluated with.
+        targets: All targets of the test set.
+
+    Returns:
+        "samples", the length of the test set; "accuracy", the share of the most frequent class, if the targets are
+        classes; and "loss", if the best constant has a closed form: the entropy of the class frequencies for the cross
+        entropy, the variance for the squared error, the mean distance from the median for the absolute error.
+    """
+    found: dict[str, float] = {"samples": len(targets)}
+    if targets.numel() == 0:
+        return found
+    t = targets.detach().reshape(len(targets), -1)
+    if wants_class_labels(loss) and not t.is_floating_point():
+        labels = t[t != getattr(loss, "ignore_index", -100)]
+        counts = torch.unique(labels, return_counts=True)[1].double()
+        if len(counts):
+            found["accuracy"] = float(counts.max()) / t.numel()
+        best = torch.special.entr(counts / counts.sum()).sum()
+    elif allowed_targets(loss) is not None:  # binary, by column
+        q = (t.double().mean(0) + 1) / 2 if loss is logistic else t.double().mean(0)
+        if bool(((t == t.min()) | (t == t.max())).all()):
+            found["accuracy"] = float(torch.maximum(q, 1 - q).mean())
+        best = (torch.special.entr(q) + torch.special.entr(1 - q)).mean()
+    elif loss in (mse, F.mse_loss) or isinstance(loss, nn.MSELoss):
+        best = t.double().var(0, correction=0).mean()
+    elif loss in (l1, F.l1_loss) or isinstance(loss, nn.L1Loss):
+        best = (t - t.median(0).values).abs().double().mean()
+    else:
+        return found
+    altered = any(getattr(loss, name, None) is not None for name in ("weight", "pos_weight"))
+    if not altered and not getattr(loss, "label_smoothing", 0) and getattr(loss, "reduction", "mean") == "mean":
+        found["loss"] = float(best)
+    return found
+
+
 def correct(output: Tensor, target: Tensor) -> Tensor | None:
     """How many predictions are right, or None if the task is no classification."""
     if output.dim() >= 2 and output.shape[1] > 1:

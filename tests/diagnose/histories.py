@@ -19,13 +19,14 @@ GOOD = [2.0 * 0.7**t + 0.1 for t in range(N)]  # falls, then settles
 SMALL = [2.0 - 0.001 * t for t in range(N)]
 STUCK = [2.0] * 3 + [1.2, 1.0, 0.9] + [0.85] * (N - 6)
 HALF = [2.0 - 0.04 * t for t in range(N)]  # still falls
+CONSTANT = {"samples": 1000, "accuracy": 0.5, "loss": 0.7}  # what a constant prediction scores
 
 
 def rows(loss: list[Any], **columns: Any) -> list[Row]:
     """A healthy history of this training loss; other columns as a value for all rounds, or as a list."""
     given = {
         "test_loss": loss,
-        "test_accuracy": 0.9,
+        "test_accuracy": [0.9 - 0.4 * 0.7**t for t in range(len(loss))],
         "server_step": 1.0,
         "client_step": 0.1,
         "trials": 0.0,
@@ -52,11 +53,12 @@ def judged(
     clients: dict[str, Any] | None = None,
     planned: int | None = None,
     single: bool | None = None,
+    facts: dict[str, Any] | None = None,
     **columns: Any,
 ) -> Diagnosis:
     chosen = fs.recipes.get(algorithm) if isinstance(algorithm, str) else algorithm
     record = Record("made", rows(loss, **columns), clients=clients or {})
-    return diagnosis(Evidence(record, chosen, planned, single))
+    return diagnosis(Evidence(record, chosen, planned, single, facts or {}))
 
 
 def severities(found: Diagnosis) -> dict[str, str]:

@@ -114,6 +114,33 @@ def test_polyak_without_a_cap():
     assert "Polyak without a cap" not in severities(judged(STUCK, fs.recipes.fedsps(lr_max=1.0)))
 
 
+BELOW = [2.0 * 0.7**t - 0.5 for t in range(N)]  # ends at -0.5
+ZERO = [0.1] * 10 + [0.0] * (N - 10)
+
+
+@pytest.mark.parametrize("rule", ["fedsps", "auto", None])
+def test_polyak_steps_clamped_by_a_loss_below_the_assumed_minimum(rule):
+    found = judged(BELOW, rule, client_step=ZERO)
+    assert causes(found) == ["Polyak steps clamped"] and found.outcome.severity != "fine"
+    assert "below 0" in found.findings[0].says and "fedsls" in found.findings[0].advice[0]
+    for steps in (0.1, [0.1] * 10 + [1e-9] * (N - 10), [0.1] * 25 + [0.0] * 5):  # none, short, and half of the last ten
+        near = judged(BELOW, rule, client_step=steps)
+        assert "Polyak steps clamped" not in severities(near) and near.outcome.name == "converged"
+
+
+def test_polyak_steps_clamped_while_the_loss_is_high():
+    assert "Polyak steps clamped" in causes(judged(STUCK, "fedsps", client_step=ZERO))
+    assert "Polyak steps clamped" in causes(judged(STUCK, fs.recipes.fedsps(f_star=1.0), client_step=ZERO))
+    done = [2.0 * 0.5**t for t in range(N)]  # nothing is left of the loss, nor of the steps
+    assert "Polyak steps clamped" not in severities(judged(done, "fedsps", client_step=ZERO))
+    assert "Polyak steps clamped" not in severities(judged(STUCK, "fedavg", client_step=ZERO))
+
+
+def test_the_advised_minimum_is_below_all_losses():
+    found = judged(BELOW, "fedsps", client_step=ZERO).findings[0]
+    assert "f_star=-2 instead of 0" in found.advice
+
+
 def test_line_searches_that_fail_or_cost():
     assert causes(judged(STUCK, "fedsls", failed=9, client_step=1e-6)) == ["line search fails"]
     assert severities(judged(STUCK, "fedsls", failed=9))["line search fails"] == "watch"
@@ -129,6 +156,28 @@ def test_a_server_step_that_explodes():
     assert judged(STUCK, fs.recipes.fedexp(eps=0), **wild).findings[0].advice[0] == "eps=0.03 instead of 0"
     assert severities(judged(GOOD, fs.recipes.fedexp(eps=0), **wild))["server step"] == "fine"  # it interpolates
     assert "server step explodes" not in severities(judged(STUCK, "fedavg", **wild))
+
+
+def test_a_server_that_extrapolates_noise():
+    noise = {"server_step": 2.0, "turn": 0.0}
+    hardly = [2.0 - 0.02 * (t % 5) for t in range(N)]
+    found = judged(hardly, "fedexp", **noise)
+    assert causes(found)[0] == "server extrapolates noise" and "fedavgm" in found.findings[0].advice[0]
+    assert any(a.startswith("server_lr_max=1 instead of") for a in found.findings[0].advice)
+    assert severities(judged(STUCK, "fedexp", **noise))["server extrapolates noise"] == "watch"
+    assert causes(judged(ZIGZAG, "fedexp", **noise))[0] == "server extrapolates noise"
+    for near in ({"server_step": 1.4}, {"turn": 0.2}, {"server_step": [2.0] * 15 + [1.0] * 15}):
+        assert "server extrapolates noise" not in severities(judged(hardly, "fedexp", **{**noise, **near}))
+    for falls in (GOOD, HALF):
+        assert "server extrapolates noise" not in severities(judged(falls, "fedexp", **noise))
+    assert "server extrapolates noise" not in severities(judged(hardly, fs.recipes.fedavg(server_lr=2.0), **noise))
+
+
+def test_momentum_alone_makes_moves_of_noise_agree():
+    noise = {"server_step": 2.0, "turn": 0.5}  # auto has beta = 0.5
+    hardly = [2.0 - 0.02 * (t % 5) for t in range(N)]
+    assert "server extrapolates noise" in causes(judged(hardly, "auto", **noise))
+    assert "server extrapolates noise" not in severities(judged(hardly, "auto", **{**noise, "turn": 0.6}))
 
 
 def test_a_server_step_held_back():
@@ -199,7 +248,7 @@ def test_a_run_that_stopped_early():
 
 def test_rounds_without_evaluation_are_no_gap():
     seldom = [v if t % 3 == 2 else None for t, v in enumerate(GOOD)]
-    accuracy = [None if v is None else 0.9 for v in seldom]
+    accuracy = [None if v is None else 0.9 - v / 10 for v in seldom]
     assert judged(GOOD, test_loss=seldom, test_accuracy=accuracy).outcome.name == "converged"
     lost = [v if t < 9 else None for t, v in enumerate(GOOD)]
     assert judged(GOOD, test_loss=lost, test_accuracy=0.1).outcome.name == "diverged"  # a loss that is no number

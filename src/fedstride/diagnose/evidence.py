@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import mean, median
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from fedstride.algorithm import Algorithm
-from fedstride.client.step import Step
+from fedstride.client.step import CappedPolyak, Polyak, Step
 from fedstride.diagnose import limits
+from fedstride.diagnose.facts import Constant, constant_of
 from fedstride.report.read import Record
 from fedstride.server import AdagradServer, AdamServer, Auto, FedExPM, Server, ServerMomentum, YogiServer
 
@@ -59,6 +60,7 @@ class Evidence:
     algorithm: Algorithm | None = None
     planned: int | None = None  # rounds asked for
     single: bool | None = None  # whether clients take one step a round
+    facts: dict[str, Any] = field(default_factory=dict)  # of the data: see facts.py
 
     @property
     def step(self) -> Step | None:
@@ -113,7 +115,7 @@ class Evidence:
     def state(self) -> str:
         """short, diverged, rising, improving, slow, converged or plateau."""
         latest = [v for name in ("train_loss", "test_loss") if (v := self.record.last(name)) is not None]
-        if self.broken or any(v > limits.DIVERGED * self.start for v in latest):
+        if self.broken or any(v > limits.DIVERGED * abs(self.start) for v in latest):
             return "diverged"
         if self.loss is None:
             return "short"
@@ -125,11 +127,86 @@ class Evidence:
             return "improving"
         if self.fell < limits.SLOW and not self.still:
             return "slow"
-        return "converged" if self.still or level < limits.LOW * self.start else "plateau"
+        ended = (self.still or level < limits.LOW * self.start) and not self._stopped_short
+        return "converged" if ended else "plateau"
 
     @property
     def bad(self) -> bool:
         return self.state in ("diverged", "rising", "slow", "plateau")
+
+    @cached_property
+    def constant(self) -> Constant:
+        """Test figures of the best prediction that ignores the inputs."""
+        return constant_of(self.facts)
+
+    @cached_property
+    def accurate(self) -> bool | None:
+        """Whether the test accuracy is clearly above that of the most frequent class; None if unknown."""
+        accuracy, least = self.usual("test_accuracy"), self.constant.beaten_from
+        return None if accuracy is None or least is None else accuracy > least
+
+    @cached_property
+    def gain(self) -> float | None:
+        """How far the test loss is below that of the best constant prediction, as a share of it; None if unknown."""
+        loss, constant = self.usual("test_loss"), self.constant.loss
+        return None if loss is None or constant is None else 1 - loss / constant
+
+    @cached_property
+    def predictive(self) -> bool | None:
+        """Whether the test loss is clearly below that of the best constant prediction; None if unknown."""
+        return None if self.gain is None else self.gain > max(limits.LEARNED, self.constant.chance)
+
+    @cached_property
+    def unlearned(self) -> bool:
+        """No figure is clearly better than a constant prediction's; without those figures, the curves are flat."""
+        if self.state in ("diverged", "short"):
+            return False
+        return self._no_better
+
+    @property
+    def _stopped_short(self) -> bool:
+        """A run that stands still, and not because it is done."""
+        return self._no_better or self.same_accuracy or self.clamped
+
+    @cached_property
+    def _no_better(self) -> bool:
+        if self.accurate is None and self.gain is not None:  # regression: a small gain may be all there is
+            return self.gain <= self.constant.chance
+        if self.accurate is not None:
+            return not (self.accurate or self.predictive)
+        return self.flat or (self.same_accuracy and self.fell < limits.SLOW)
+
+    @cached_property
+    def same_accuracy(self) -> bool:
+        """The test accuracy never changed and was never perfect, and what a constant prediction has is unknown."""
+        values = self.known("test_accuracy")
+        unknown = self.accurate is None and self.gain is None
+        return unknown and len(values) >= limits.ROUNDS and len(set(values)) == 1 and values[0] < 1
+
+    @cached_property
+    def flat(self) -> bool:
+        """No loss has left its noise since the first rounds."""
+        curves = [v for name in ("train_loss", "test_loss") if len(v := self.known(name)) >= limits.ROUNDS]
+        return bool(curves) and all(map(_is_flat, curves))
+
+    @cached_property
+    def clamped(self) -> bool:
+        """Polyak's step is zero for most clients in most of the last rounds, and not because the loss vanished."""
+        step, steps = self.step, [row[2] for row in self.quartiles()] or self.late("client_step")
+        losses = self.late("train_loss")
+        if not isinstance(step, Polyak | CappedPolyak | None) or len(steps) < limits.LATE or not losses:
+            return False
+        longest = max(self.known("client_step"), default=0.0)
+        if sum(s <= limits.CLAMPED * longest for s in steps) <= limits.MOSTLY * len(steps):
+            return False
+        if median(losses) < self.least_loss:
+            return True
+        return step is not None and median(losses) > max(limits.LOW * self.start, self.least_loss)
+
+    @property
+    def least_loss(self) -> float:
+        """The minimum that Polyak's step assumes."""
+        return self.step.f_star if isinstance(self.step, Polyak) else 0.0
 
     @cached_property
     def broken(self) -> int | None:
@@ -173,7 +250,7 @@ class Evidence:
         """The loss swings about its trend. Cohorts of other clients do that to the training loss at any step."""
         if self.loss is None or (self.watched == "train_loss" and not (self.turn or 0) < 0):
             return False
-        return self.loss.noise > max(limits.ROUGH * self.loss.level, self.loss.fall / 2)
+        return self.loss.noise > max(limits.ROUGH * abs(self.loss.level), self.loss.fall / 2)
 
     @cached_property
     def turn(self) -> float | None:
@@ -226,6 +303,12 @@ class Evidence:
         """Of the clients' steps, in the last rounds."""
         rows = [row.get("client_steps") for row in end(self.record.rows)]
         return [row for row in rows if isinstance(row, list) and len(row) == 5 and all(map(_is_step, row))]
+
+
+def _is_flat(values: list[float]) -> bool:
+    late, first = course(end(values)), mean(values[: limits.LATE])
+    noise = limits.SURE * late.noise * math.sqrt(1 / limits.LATE + 1 / late.values)
+    return abs(first - late.level) <= max(noise, limits.FLAT * abs(first))
 
 
 def _is_step(value: object) -> bool:

@@ -17,6 +17,12 @@ BACK = 0.1  # of the best loss: a rise that is not noise
 ROUGH = 0.05  # deviation from the trend, of the loss: what a reader of the curve calls noisy
 SMOOTH = 0.05  # deviation from the trend, of the fall: only steps much too short leave so little noise
 
+# Whether anything was learned, against the best prediction that ignores the inputs
+SURE = 2.0  # standard deviations: chance alone goes as far once in forty times
+LEARNED = 0.05  # of the constant prediction's loss: a classifier that gains less and no accuracy predicts one class
+FLAT = 1e-3  # of the loss: a smaller change is no progress, however little noise there is
+SCALES = 100.0  # between root mean squares of features: one step cannot suit curvatures 10,000 times apart
+
 # Successive moves of the model. In theory a short step gives a cosine >= 0, whatever the noise, and the stationary
 # swing of steps that are too long one down to -0.5.
 AHEAD = 0.05  # above it, moves still agree
@@ -38,6 +44,10 @@ AT_CAP = 0.99  # of the cap
 TRIALS = 5.0  # forward passes per local step: more cost than the gradient itself
 FLOOR = 1e-5  # steps below it are those of a line search that failed
 MOSTLY = 0.5  # share of the last rounds
+CLAMPED = 1e-12  # of the longest step: Polyak's step was cut to zero; float64 itself has 2e-16
+EXTRAPOLATES = (
+    1.5  # server step: independent updates of ten clients give FedExP 5, and `auto` 1.8 if they are a tenth of all
+)
 EXPLODES = 10.0  # server step: bounded problems in the literature stay below
 HIDDEN = 2.0  # the extrapolation that eps hides
 

@@ -13,7 +13,7 @@ from fedstride.diagnose.finding import Finding, number, share
 def heterogeneity(e: Evidence) -> Finding | None:
     """Drift against progress, beside how differently the labels are dealt out."""
     people = e.usual("participants") or 0
-    if people < 2 or e.state == "diverged":
+    if people < 2 or e.state == "diverged" or e.clamped:  # clients that do not move do not differ
         return None
     labels = f" A client's labels differ by {share(e.skew)} from those of all." if e.skew is not None else ""
     if e.diversity is None:

@@ -7,13 +7,12 @@ import math
 from fedstride.diagnose import limits
 from fedstride.diagnose.evidence import Evidence, sixths
 from fedstride.diagnose.finding import Finding, number, share
-
-WORDS = {"train_loss": "training loss", "test_loss": "test loss"}
+from fedstride.diagnose.learned import WORDS, nothing
 
 
 def outcome(e: Evidence) -> Finding:
     """The one sentence on the whole run."""
-    return {
+    went = {
         "diverged": _diverged,
         "short": _short,
         "rising": _rising,
@@ -22,6 +21,7 @@ def outcome(e: Evidence) -> Finding:
         "improving": _improving,
         "converged": _converged,
     }[e.state](e)
+    return nothing(e, went) if e.unlearned else went
 
 
 def overfitting(e: Evidence) -> Finding | None:
@@ -94,10 +94,8 @@ def _slow(e: Evidence) -> Finding:
 
 def _plateau(e: Evidence) -> Finding:
     assert e.loss is not None
-    says = (
-        f"The {WORDS[e.watched]} has stayed at {number(e.loss.level)} for the last {e.loss.values} values, "
-        f"{share(1 - e.fell)} of the first."
-    )
+    part = f", {share(1 - e.fell)} of the first" if e.start > 0 and e.loss.level > 0 else ""
+    says = f"The {WORDS[e.watched]} has stayed at {number(e.loss.level)} for the last {e.loss.values} values{part}."
     advice = ("--algorithm auto, or scaffold if clients differ", "a larger model: the loss may be the best it can do")
     return Finding("plateau", "watch", says, advice)
 
@@ -115,7 +113,8 @@ def _improving(e: Evidence) -> Finding:
 
 def _converged(e: Evidence) -> Finding:
     assert e.loss is not None
-    what = f"the {WORDS[e.watched]} is {number(e.loss.level)}, {share(1 - e.fell)} of the first"
+    part = f", {share(1 - e.fell)} of the first" if e.start > 0 and e.loss.level > 0 else ""
+    what = f"the {WORDS[e.watched]} is {number(e.loss.level)}{part}"
     return Finding("converged", "fine", f"It converged: {what}, and the last third of the rounds changed little.")
 
 

@@ -1,4 +1,4 @@
-"""Evidence from a run or from its folder: the history, and the algorithm with its arguments where it is written down."""
+"""Evidence from a run or from its folder: the history, the algorithm with its arguments, and the facts of the data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from fedstride.result import Run
 
 def of_run(run: Run) -> Evidence:
     rows = [{k: _finite(v) for k, v in row.items()} for row in run.history]
-    return _enough(Evidence(Record("run", rows), run.algorithm))
+    facts = _facts({"engine": run.engine, "facts": run.facts})
+    return _enough(Evidence(Record("run", rows), run.algorithm, facts=facts))
 
 
 def of_folder(folder: Path) -> Evidence:
@@ -47,14 +48,15 @@ def _read(folder: Path) -> Record | Comparison:
 
 def _of_record(record: Record, folder: Path) -> Evidence:
     config = resolve(file=folder / "config.toml") if (folder / "config.toml").is_file() else None
+    about = _about(folder / "run.safetensors")
     if config is None:
-        return _enough(Evidence(record, _saved(folder / "run.safetensors")))
+        return _enough(Evidence(record, _saved(about), facts=_facts(about)))
     algorithm, training = config.make_algorithm(), config.training
     if training.readout is not None:
         algorithm = replace(algorithm, readout=training.readout)
     full = training.batch_size is None and (training.epochs or 1) <= 1
     single = training.local_steps == 1 or (training.local_steps is None and full)
-    return _enough(Evidence(record, algorithm, training.rounds, single))
+    return _enough(Evidence(record, algorithm, training.rounds, single, _facts(about)))
 
 
 def _enough(evidence: Evidence) -> Evidence:
@@ -63,13 +65,21 @@ def _enough(evidence: Evidence) -> Evidence:
     return evidence
 
 
-def _saved(path: Path) -> Algorithm | None:
+def _about(path: Path) -> dict[str, Any]:
+    """What run.save() wrote down beside the model; nothing while the run is going on."""
+    return read_tensors(path)[1] if path.is_file() else {}
+
+
+def _facts(about: dict[str, Any]) -> dict[str, Any]:
+    """Facts of the data, and whether the run normalised its inputs."""
+    engine, facts = (v if isinstance(v := about.get(name), dict) else {} for name in ("engine", "facts"))
+    return {**facts, "normalised": engine.get("normalise") is True}
+
+
+def _saved(about: dict[str, Any]) -> Algorithm | None:
     """The algorithm that run.save() wrote down, if it is made of this package's parts."""
-    if not path.is_file():
-        return None
-    text = str(read_tensors(path)[1].get("algorithm"))
     try:
-        found = _built(ast.parse(text, mode="eval").body)
+        found = _built(ast.parse(str(about.get("algorithm")), mode="eval").body)
     except (SyntaxError, ValueError, KeyError, TypeError, FedstrideError):
         return None
     return found if isinstance(found, Algorithm) else None

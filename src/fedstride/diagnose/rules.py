@@ -11,8 +11,8 @@ from fedstride.diagnose.finding import Finding, instead, number
 
 
 def line_search(e: Evidence) -> list[Finding]:
-    """Armijo at its cap, at its floor, or with many trials; Polyak at its cap or without one; Delta-SGD at its bound."""
-    return [f for judge in (_cap, _growth_bound, _no_cap, _failures, _trials) if (f := judge(e))]
+    """Armijo at its cap, at its floor, or with many trials; Polyak at zero, at its cap or without one; Delta-SGD at its bound."""
+    return [f for judge in (_clamped, _cap, _growth_bound, _no_cap, _failures, _trials) if (f := judge(e))]
 
 
 def held(e: Evidence) -> float | None:
@@ -30,6 +30,27 @@ def grows(e: Evidence) -> bool:
         return False
     first = step.lr0 * math.sqrt(1 + step.delta * step.theta0)
     return all(row[0] >= 0.999 * first for row in rows)
+
+
+def _clamped(e: Evidence) -> Finding | None:
+    if not e.clamped:
+        return None
+    losses = e.known("train_loss")
+    least, now, assumed = min(losses), losses[-1], e.least_loss
+    rule = "" if e.step is not None else " (if the rule is Polyak's)"
+    if now < assumed or least < assumed:
+        why = f"the loss is below {number(assumed)}, the minimum that Polyak's step assumes{rule}, so no step is left"
+    else:
+        why = f"the mean loss is {number(now)}, so most clients are below {number(assumed)}, which the step assumes as minimum"
+    says = f"At least half of the clients do not move in most of the last rounds: {why}."
+    bound = math.floor(least - max(1.0, abs(least)))  # below what was seen, with room to fall
+    own = (instead(e, assumed, f_star=bound),) if isinstance(e.step, Polyak) else ()
+    advice = (
+        "--algorithm fedsls or delta_sgd, which need no minimum of the loss",
+        *own,
+        "a loss that cannot become negative: add a constant to it",
+    )
+    return Finding("Polyak steps clamped", "cause", says, advice)
 
 
 def _cap(e: Evidence) -> Finding | None:
@@ -56,7 +77,7 @@ def _growth_bound(e: Evidence) -> Finding | None:
 
 def _no_cap(e: Evidence) -> Finding | None:
     step = e.step
-    if not isinstance(step, Polyak) or step.lr_max is not None or not e.bad or e.small:
+    if not isinstance(step, Polyak) or step.lr_max is not None or not e.bad or e.small or e.clamped:
         return None
     if e.loss is not None and e.loss.level < limits.LOW * e.start:
         return None

@@ -22,6 +22,13 @@ def server_step(e: Evidence) -> Finding | None:
             "better for it: the mean update vanishes while the clients' do not, and their quotient explodes."
         )
         return Finding("server step explodes", "cause", says, _bounded(e))
+    if follows_noise(e):
+        severity = "watch" if e.state == "plateau" and not (e.rough or e.unlearned) else "cause"
+        says = (
+            f"The server step is {number(usual)} in the last rounds, successive moves have a cosine of "
+            f"{number(e.usual('turn') or 0)}{_by_momentum(e)}, and the loss does not fall: the server extrapolates noise."
+        )
+        return Finding("server extrapolates noise", severity, says, _steadier(e))
     top = capped(e)
     if top is not None:
         says = f"The server step is at its cap of {number(top)} in most of the last rounds."
@@ -47,6 +54,14 @@ def taken_back(e: Evidence) -> Finding | None:
 def explodes(e: Evidence) -> bool:
     """A server step far above 1, and nothing gained by it."""
     return _extrapolates(e) and max(e.known("server_step"), default=1.0) > limits.EXPLODES and e.bad and not e.small
+
+
+def follows_noise(e: Evidence) -> bool:
+    """A server step above 1 along moves that have no more in common than noise has, and nothing gained by it."""
+    if not _extrapolates(e) or not e.bad or e.small or len(e.late("turn")) < 3:
+        return False
+    directionless = (e.usual("turn") or 0.0) <= _momentum(e) + limits.AHEAD
+    return (e.usual("server_step") or 1.0) > limits.EXTRAPOLATES and directionless
 
 
 def held_back(e: Evidence) -> bool:
@@ -77,6 +92,26 @@ def _extrapolates(e: Evidence) -> bool:
     if isinstance(e.server, FedExProx):
         return e.server.alpha == "grads"
     return isinstance(e.server, FedExP | FedExPM | Auto)
+
+
+def _momentum(e: Evidence) -> float:
+    """Cosine of successive moves if the updates are independent."""
+    return e.server.beta if isinstance(e.server, Auto | FedExPM) else 0.0
+
+
+def _by_momentum(e: Evidence) -> str:
+    return f" (momentum alone gives {number(_momentum(e))})" if _momentum(e) else ""
+
+
+def _steadier(e: Evidence) -> tuple[str, ...]:
+    """What keeps the server from extrapolating noise."""
+    limit = (instead(e, e.server.lr_max, server_lr_max=1.0),) if isinstance(e.server, FedExP) else ()
+    return (
+        "--algorithm fedavgm (fs.recipes.fedavgm), which averages moves and does not extrapolate",
+        "more data per step: larger batches (training.batch_size) or more clients per round (training.cohort)",
+        *limit,
+        "a server step of 1: --algorithm fedsls",
+    )
 
 
 def _hidden(e: Evidence) -> tuple[str, tuple[str, ...]]:

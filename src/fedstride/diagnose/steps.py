@@ -39,7 +39,7 @@ def noise(e: Evidence) -> Finding | None:
     """The loss swings about its trend."""
     if e.loss is None or e.state == "diverged":
         return None
-    size = f"The loss deviates by {share(e.loss.noise / e.loss.level if e.loss.level else 0.0)} from its trend"
+    size = f"The loss deviates by {share(e.loss.noise / abs(e.loss.level) if e.loss.level else 0.0)} from its trend"
     turn = f", and successive moves have a cosine of {number(e.turn)}" if e.turn is not None else ""
     advice = (
         *(() if e.averaged else (AVERAGE,)),

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedstride.diagnose import people, progress, rules, server, steps
+from fedstride.diagnose import learned, people, progress, rules, server, steps
 from fedstride.diagnose.evidence import Evidence
 from fedstride.diagnose.finding import SEVERITIES, Finding
 from fedstride.diagnose.read import of_comparison, of_folder, of_run
@@ -17,6 +17,7 @@ from fedstride.result import Run
 
 # Among findings of the same severity, the earlier is the likelier reason.
 JUDGES: tuple[Callable[[Evidence], Finding | list[Finding] | None], ...] = (
+    learned.scales,
     people.participation,
     server.server_step,
     server.taken_back,
@@ -25,6 +26,7 @@ JUDGES: tuple[Callable[[Evidence], Finding | list[Finding] | None], ...] = (
     steps.step_length,
     people.heterogeneity,
     steps.noise,
+    learned.beyond_constant,
     progress.overfitting,
     people.left_behind,
     progress.unfinished,
@@ -58,8 +60,11 @@ def diagnosis(e: Evidence) -> Diagnosis:
         said = judge(e)
         found += said if isinstance(said, list) else [said] if said else []
     outcome = progress.outcome(e)
-    if e.bad and not any(f.severity == "cause" for f in found):
-        outcome = replace(outcome, says=f"{outcome.says} No cause shows in the history.")
+    if not any(f.severity == "cause" for f in found):
+        if e.bad:
+            outcome = replace(outcome, says=f"{outcome.says} No cause shows in the history.")
+    elif e.unlearned:
+        outcome = replace(outcome, severity="watch")  # the causes say why
     outcome, *found = (_without(f, e.algorithm.name if e.algorithm is not None else "") for f in (outcome, *found))
     return Diagnosis(outcome, sorted([*found, outcome], key=lambda f: SEVERITIES.index(f.severity)))
 
