@@ -14,13 +14,20 @@ ORDER = [
     *("errors", "rows", "losses", "model", "models.network", "oracle"),
     *("client.plan", "client.site", "client.objective", "client.corrected", "client.gradient", "client.drift"),
     *("client.step", "client.local", "client"),
-    *("wire", "server", "sampling", "privacy", "algorithm", "recipes", "work"),
+    *("wire", "server", "sampling", "privacy", "algorithm", "recipes", "normalise", "work"),
     *("data", "processor", "engine", "faults", "guard", "history", "checkpoint", "result", "snapshot", "session"),
     *("check", "run", "optim", "models"),
     *("loggers", "config", "live", "engine.flower", "job", "study"),
     *("verify", "report", "diagnose", "papers", "bench", "deploy", "cli"),
 ]
-NETWORKS = ("losses", "model", "models", "oracle", "client.objective.moon")  # of all parts, these may know torch.nn
+NETWORKS = (
+    "losses",
+    "model",
+    "models",
+    "normalise",
+    "oracle",
+    "client.objective.moon",
+)  # of all parts, these may know torch.nn
 FILES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT or path.stem not in ("__init__", "__main__"))
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedstride import InvalidInput, job, study
-from fedstride.config import resolve
+from fedstride.config import Config, resolve
 from fedstride.study import KEPT, Cell, complete, trained, training
 
 SMALL = {
@@ -125,7 +125,7 @@ def test_settings_are_checked_when_the_cell_is_made():
 def test_a_cell_that_trains_holds_all_that_json_needs(tmp_path):
     cell = training("small", SMALL)
     assert cell.arguments == json.loads(json.dumps(cell.arguments))
-    assert cell.arguments["config"] == resolve(settings=SMALL).model_dump(mode="json")
+    assert Config.model_validate(cell.arguments["config"]) == resolve(settings=SMALL)
     found = complete([cell], tmp_path, workers=1)
     assert found["small"] == json.loads(cell.file(tmp_path).read_text())["result"]
 

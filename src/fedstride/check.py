@@ -17,18 +17,23 @@ from fedstride.client.gradient import IAG
 from fedstride.client.local import Options
 from fedstride.client.objective import FedSplitProx, Moon
 from fedstride.client.step import Armijo
-from fedstride.data.federation import Client, Federation, Found, Lazy, finite, pair
+from fedstride.data.federation import Client, Federation, Found, Lazy, TensorClient, finite, pair
 from fedstride.engine import Task
 from fedstride.errors import InvalidInput, Refused, nearest, not_negative, positive, tell
 from fedstride.guard import Guard
 from fedstride.losses import Loss
 from fedstride.model import Replica, has_batch_statistics, probe
+from fedstride.normalise import Normalised, features_of, scaled_by_itself
 from fedstride.privacy import Privacy
 from fedstride.sampling import Sampler, Uniform
 
 BUFFERS = ("average", "local", "frozen")
 LocalSteps = int | Sequence[int] | Callable[[int, int], int]
-PROBE = 8  # samples of the first client that try out model and loss
+PROBE = 8  # samples of the largest client that try out model and loss
+FAR = 100  # how far the scales of features may differ, and a mean exceed its deviation
+LOOK = 500  # samples of a client, at most, whose scales are looked at ...
+CLIENTS = 8  # ... so many clients ...
+NUMBERS = 2**21  # ... and numbers of all of them together
 
 
 def algorithm_of(choice: str | Algorithm) -> Algorithm:
@@ -109,9 +114,14 @@ class Probed:
     reduction: str | None
     moving: tuple[str, ...]
     random: bool
+    features: int  # of an input: see normalise.py
+    inputs: Tensor | None = None  # a few, where the data is here
 
 
-def try_out(model: nn.Module, loss: str | Loss, clients: Federation | Lazy, test: Client | None) -> Probed:
+def try_out(
+    model: nn.Module, loss: str | Loss, clients: Federation | Lazy, test: Client | None, normalise: bool = False
+) -> Probed:
+    """normalise: the model will see inputs that are normalised."""
     replica = Replica(model)
     criterion = losses.resolve(loss)
     if not bool(torch.isfinite(replica.row()).all()):
@@ -123,12 +133,20 @@ def try_out(model: nn.Module, loss: str | Loss, clients: Federation | Lazy, test
     elif test is not None:
         where, samples = "test", test
     else:
-        return Probed(clients, criterion, found.reduction, found.moving, found.random)
+        return Probed(clients, criterion, found.reduction, found.moving, found.random, found.features)
     inputs, targets = samples.take(torch.arange(min(len(samples), PROBE), device="cpu"))
     _dtypes(where, inputs, targets, replica.dtype)
     if test is not None:
         _dtypes("test", *test.take(), replica.dtype)
+    if normalise and not inputs.is_floating_point():
+        raise Refused(
+            f"normalise=True with inputs of type {inputs.dtype}: whole numbers such as token ids name things, and have no "
+            "mean. Use normalise=False, or convert quantities with inputs.float()."
+        )
+    features = features_of(inputs.shape[1:])
+    raw = None if found is not None else samples.inputs[:LOOK] if isinstance(samples, TensorClient) else inputs
     inputs, targets = inputs.to(replica.device), targets.to(replica.device)
+    inputs = scaled_by_itself(inputs) if normalise else inputs
     try:
         output, moving, random = probe(model, inputs)
     except Exception as error:
@@ -151,8 +169,69 @@ def try_out(model: nn.Module, loss: str | Loss, clients: Federation | Lazy, test
         meaningful("test", *test.take())
     _scalar(criterion, output, targets)
     if found is None:
-        found = Found(losses.reduction(criterion, output, targets), moving, random)
-    return Probed(checked, criterion, found.reduction, found.moving, found.random)
+        found = Found(losses.reduction(criterion, output, targets), moving, random, features)
+    return Probed(checked, criterion, found.reduction, found.moving, found.random, found.features, raw)
+
+
+def normalise_of(normalise: Any, a: Algorithm, model: nn.Module) -> bool:
+    if not isinstance(normalise, bool):
+        raise InvalidInput(f"normalise={normalise!r} is invalid: expected True or False.")
+    if normalise and any(isinstance(m, Normalised) for m in model.modules()):
+        raise Refused(
+            "normalise=True with a model that normalises its inputs already: the run.model of such a run. Use "
+            "normalise=False to train it further, or pass run.model.model to measure the inputs anew."
+        )
+    if normalise and a.privacy is not None:
+        raise Refused(
+            "normalise=True with Privacy: sums of raw inputs have no bound that noise could be measured by. Scale the inputs "
+            "by constants that are known beforehand, such as the range of each column."
+        )
+    return normalise
+
+
+def tell_of_scales(clients: Federation | Lazy, largest: Tensor | None, private: bool) -> list[list[Any]]:
+    """Warn of columns whose scales differ so much that no step size suits all of them.
+
+    A column's scale is the root mean square of its entries that are not zero: sparse and one-hot columns have the scale of
+    dense ones. Constant columns do not count; those that are mostly zero, or rarely differ from their median as the pixels at
+    the border of an image, count only if they are large.
+
+    largest: inputs of the largest client; private: normalise=True would be refused.
+    Returns [name or index, scale] of the smallest and the largest column, if their scales are far apart; else nothing.
+    """
+    if largest is None or largest.dim() != 2 or not largest.is_floating_point():
+        return []
+    few = max(1, min(LOOK, NUMBERS // ((CLIENTS + 1) * max(1, largest.shape[1]))))
+    others = clients[:CLIENTS] if isinstance(clients, Federation) else []
+    parts = [largest, *(c.inputs for c in others if isinstance(c, TensorClient))]
+    X = torch.cat([part[:few].detach().cpu().double() for part in parts])
+    there, often = (X != 0).sum(0), 4 * (X.median(0).values != X).sum(0) >= len(X)
+    mean, deviation = X.mean(0), X.std(0, correction=0)
+    varies = deviation > 4 * torch.finfo(largest.dtype).eps * mean.abs()
+    if len(X) < PROBE or not bool(varies.any()):
+        return []
+    scale = (X.square().sum(0) / there.clamp(min=1)).sqrt()
+    dense = varies & often & (2 * there >= len(X))
+    ratio = float(scale[varies].max() / scale[dense].min()) if bool(dense.any()) else 1.0
+    offset = torch.where(varies & often, mean.abs() / deviation, 0.0)
+    if ratio <= FAR and float(offset.max()) <= FAR:
+        return []
+    apart = (scale / scale[varies].median()).log().abs() if ratio > FAR else torch.zeros_like(scale)
+    off = torch.where(offset > FAR, offset, 1.0).log()
+    worst = torch.where(varies, torch.maximum(apart, off), -1.0).argsort(descending=True)[: min(3, int(varies.sum()))]
+    columns = getattr(clients, "columns", ())
+    named = [repr(columns[i]) if len(columns) == len(mean) else f"feature {i}" for i in worst.tolist()]
+    shown = [f"{n} is {mean[i]:.3g} +- {deviation[i]:.3g}" for n, i in zip(named, worst.tolist(), strict=True)]
+    fix = "Scale each column by a known constant" if private else "Use normalise=True, or scale the columns yourself"
+    tell(
+        f"clients: the scales of the input features are far apart ({', '.join(shown)}), so that no step size suits all of "
+        f"them. {fix}."
+    )
+    if ratio <= FAR:
+        return []
+    small = int(torch.where(dense, scale, math.inf).argmin())
+    large = int(torch.where(varies, scale, 0.0).argmax())
+    return [[str(columns[i]) if len(columns) == len(mean) else i, float(scale[i])] for i in (small, large)]
 
 
 def _found(clients: Federation | Lazy) -> Found | None:

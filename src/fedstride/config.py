@@ -16,6 +16,7 @@ from fedstride import recipes, server, wire
 from fedstride.algorithm import Algorithm
 from fedstride.checkpoint import Checkpoints
 from fedstride.client import drift, gradient, objective, step
+from fedstride.data.sources import is_raw_table
 from fedstride.engine import Engine, torchrun
 from fedstride.errors import InvalidInput, nearest
 from fedstride.faults import Faulty
@@ -69,6 +70,9 @@ class Training(Part):
     readout: Literal["server", "last", "average"] | None = Field(
         None, description="what is evaluated and returned; none: as the algorithm says"
     )
+    normalise: bool | None = Field(
+        None, description="inputs to mean 0 and deviation 1 over all clients; none: true for raw tables"
+    )
     evaluate_every: int = Field(1, ge=1, description="rounds from one evaluation to the next")
     guard: Options = Field({}, description="of fs.Guard, such as quorum = 0.5 or norm = 10")
     checkpoints: Options = Field({}, description="of fs.Checkpoints, such as every = 10 or keep = 3")
@@ -90,6 +94,14 @@ class Config(Part):
         made, private = _algorithm(self.algorithm), self.training.privacy
         return replace(made, privacy=_called(Privacy, "Privacy", "training.privacy", private)) if private else made
 
+    @property
+    def normalise(self) -> bool:
+        """Whether fs.train() normalises inputs: as asked for; else where they are a table that nobody has scaled yet."""
+        if self.training.normalise is not None:
+            return self.training.normalise
+        raw = is_raw_table(self.data.source, self.data.folder, self.data.options)
+        return raw and not self.data.normalise and not self.training.privacy
+
     def arguments(self, folder: Path | None) -> dict[str, Any]:
         """What fs.train() takes beside model, loss, data and algorithm, for a run into a folder or into none."""
         t = self.training
@@ -101,6 +113,7 @@ class Config(Part):
             engine = _called(Faulty, "Faulty", "training.faults", {"engine": engine, **t.faults})
         return {
             **t.model_dump(exclude={"guard", "checkpoints", "privacy", "faults"}),
+            "normalise": self.normalise,
             "guard": _called(Guard, "Guard", "training.guard", t.guard),
             "checkpoint": None if folder is None else when,
             "engine": engine,

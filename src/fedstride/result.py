@@ -16,6 +16,7 @@ from fedstride import checkpoint
 from fedstride.algorithm import Algorithm
 from fedstride.errors import Corrupt, InvalidInput
 from fedstride.history import History, Row
+from fedstride.normalise import Normalised
 from fedstride.rows import Vec
 
 
@@ -28,15 +29,18 @@ class Run:
     history: History
     algorithm: Algorithm | None = None
     engine: dict[str, Any] = field(default_factory=dict)  # how gradients were computed, and by how many workers
+    facts: dict[str, Any] = field(default_factory=dict)  # of the data, for `fedstride diagnose`: see diagnose/facts.py
 
     def save(self, folder: str | Path) -> Path:
         """Write model.safetensors, run.safetensors and history.jsonl into a folder."""
         folder = Path(folder)
         weights = self.model.state_dict()
         trainable = [name for name, p in self.model.named_parameters() if p.requires_grad]
-        about = {"names": list(weights), "trainable": trainable}
+        about: dict[str, Any] = {"names": list(weights), "trainable": trainable}
+        if isinstance(self.model, Normalised):
+            about["normalised"] = True
         checkpoint.write_tensors(folder / "model.safetensors", weights, about)
-        meta = {"algorithm": repr(self.algorithm), "engine": self.engine}
+        meta = {"algorithm": repr(self.algorithm), "engine": self.engine, "facts": self.facts}
         checkpoint.write_tensors(folder / "run.safetensors", {"x": self.x}, meta)
         checkpoint.replace_file(folder / "history.jsonl", self.history.text())
         return folder
@@ -64,7 +68,10 @@ class Weights(nn.Module):
 
 
 def load(folder: str | Path, model: nn.Module | None = None) -> Run:
-    """A saved run. Its weights go into a copy of the model, if one is given; a file holds no code, so none is run."""
+    """A saved run. Its weights go into a copy of the model, if one is given; a file holds no code, so none is run.
+
+    Of a run with normalise=True give the model that was trained: the result takes raw inputs, as run.model did.
+    """
     if not isinstance(folder, str | Path):
         raise InvalidInput(f"load: folder={folder!r} is not usable; expected the folder of a run.")
     folder = Path(folder)
@@ -76,16 +83,23 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
     if not isinstance(names, list) or not isinstance(trainable, list) or sorted(map(str, names)) != sorted(found):
         raise Corrupt(f"load: {folder / 'model.safetensors'} does not say what its weights are.")
     weights = {name: found[name] for name in names}
+    scale = weights.get("scale") if meta.get("normalised") else None
+    if meta.get("normalised") and (scale is None or scale.dim() != 1):
+        raise Corrupt(f"load: {folder / 'model.safetensors'} does not say how inputs are normalised.")
     try:
-        own = Weights(weights, trainable) if model is None else copy.deepcopy(model)
+        if model is None:
+            own: nn.Module = Weights(weights, trainable)
+        else:
+            own = copy.deepcopy(model) if scale is None else Normalised.around(model, len(scale))
         own.load_state_dict(weights)
     except (RuntimeError, KeyError, AttributeError, TypeError) as error:
         raise InvalidInput(f"load: the weights in {folder} do not fit the model: {error}") from error
     tensors, about = checkpoint.read_tensors(folder / "run.safetensors")
-    x, engine = tensors.get("x"), about.get("engine", {})
-    if x is None or x.dim() != 1 or not x.is_floating_point() or not isinstance(engine, dict):
+    x, engine, facts = tensors.get("x"), about.get("engine", {}), about.get("facts", {})
+    described = isinstance(engine, dict) and isinstance(facts, dict)
+    if x is None or x.dim() != 1 or not x.is_floating_point() or not described:
         raise Corrupt(f"load: {folder / 'run.safetensors'} holds no model of a run.")
-    return Run(own.eval(), x, History(_rows(folder / "history.jsonl")), engine=engine)
+    return Run(own.eval(), x, History(_rows(folder / "history.jsonl")), engine=engine, facts=facts)
 
 
 def _rows(path: Path) -> list[Row]:

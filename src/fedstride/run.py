@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedstride import check, snapshot
+from fedstride import check, losses, snapshot
 from fedstride.algorithm import Algorithm
 from fedstride.check import LocalSteps
 from fedstride.checkpoint import Checkpoints, Clock, locked, newest, prune
@@ -27,6 +27,7 @@ from fedstride.guard import Guard
 from fedstride.history import Row
 from fedstride.losses import Loss
 from fedstride.model import Replica
+from fedstride.normalise import Normalised
 from fedstride.result import Run
 from fedstride.rows import Vec
 from fedstride.sampling import Sampler, sampler
@@ -68,6 +69,7 @@ def train(
     readout: str | None = None,
     evaluate_every: int = 1,
     guard: Guard | None = None,
+    normalise: bool = False,
 ) -> Run:
     """Train a model on federated data.
 
@@ -96,6 +98,9 @@ def train(
         the iterates in which later ones weigh more, which costs nothing and takes out the noise.
     evaluate_every: rounds from one evaluation on `test` to the next; the last round is always evaluated.
     guard: how many clients must answer, how often a round is tried again, and when a step is taken back: fs.Guard(...).
+    normalise: True = scale every input feature to mean 0 and deviation 1 over all samples of the federation (columns, or the
+        channels of images). All clients are asked once, before the first round, for sums over their inputs. The returned
+        model takes raw inputs.
     """
     chosen = check.algorithm_of(algorithm)
     if readout is not None:
@@ -125,8 +130,9 @@ def train(
         if not callable(callback):
             raise InvalidInput(f"callbacks[{i}]={callback!r} is not callable; expected a function of one event.")
     held_out = check.test_of(test, federated)
+    normalise = check.normalise_of(normalise, chosen, model)
     with torch.enable_grad():
-        probed = check.try_out(model, loss, federated, held_out)
+        probed = check.try_out(model, loss, federated, held_out, normalise)
     task = Task(
         model=model,
         loss=probed.loss,
@@ -142,6 +148,7 @@ def train(
         contrast=isinstance(chosen.objective, Moon),
         full=chosen.exchanges_gradients or not chosen.gradient.batches,
         mixed=mixed,
+        normalise=normalise,
         folder=None if when is None else when.path / "clients",
         keep=1 if when is None else when.keep,
     )
@@ -149,12 +156,19 @@ def train(
     options, cohorts = Options(weight_decay, clip_norm), sampler(cohort, len(federated))
     check.quorum(guard or Guard(), cohorts, chosen.privacy is not None)
     check.fits(chosen, task, options, cohorts, steps, tested=test is not None)
+    facts: dict[str, Any] = {}
+    if held_out is not None:
+        facts["constant"] = losses.constant(probed.loss, held_out.take()[1])
+    if where.leads and not normalise and not any(isinstance(m, Normalised) for m in model.modules()):
+        apart = check.tell_of_scales(federated, probed.inputs, chosen.privacy is not None)
+        if apart and chosen.privacy is None:  # the clients' inputs are not released
+            facts["scales"] = apart
     with nullcontext() if when is None else locked(when.path):
         replica = Replica(model, probed.moving)
-        at_work = where.open(task, exchanges(chosen, options), chosen.memory)
+        at_work = where.open(task, exchanges(chosen, options, normalise), chosen.memory)
         row, stats = replica.row(), replica.stats()
         parts = (chosen, options, task, at_work, cohorts, steps, held_out, row, stats)
-        session = Session(*parts, evaluate_every, guard or Guard())
+        session = Session(*parts, evaluate_every, guard or Guard(), facts)
         return _rounds(session, rounds, when, callbacks) if where.leads else session.follow()
 
 
@@ -171,6 +185,9 @@ def _rounds(
                     f"rounds={rounds}, and the checkpoint in {when.path} has {session.round} rounds already; "
                     "ask for at least as many, or use another folder."
                 )
+        if session.task.normalise and session.scaling is None:
+            with one_thread():
+                session.measure()
         if session.round == 0:
             for callback in callbacks:
                 callback(Event(0, session.x.clone(), {"round": 0}))

@@ -20,17 +20,19 @@ from fedstride.algorithm import Algorithm
 from fedstride.checkpoint import Checkpoints
 from fedstride.client.local import Options
 from fedstride.client.site import Samples
-from fedstride.engine import Clients, Order, Reply, Task
+from fedstride.engine import BEFORE, Clients, Order, Reply, Task
 from fedstride.engine.door import OWN_FAULT
 from fedstride.errors import Diverged, TooFew
 from fedstride.guard import Guard
 from fedstride.history import History, Row, unpack
 from fedstride.model import Replica
+from fedstride.normalise import INPUTS, Normalised, scaling_of
 from fedstride.privacy import Privacy
 from fedstride.result import Run
 from fedstride.rows import State, Vec, dot, generator, norm, sq
 from fedstride.sampling import Sampler
 from fedstride.wire import Mean, feedback, send
+from fedstride.work import MOMENTS
 
 NOTHING = 1e-10  # messages that are no longer have no length to measure others by
 RAW = ("train_loss", "client_step", "client_steps", "trials", "failed", "compression")  # withheld under privacy
@@ -101,6 +103,9 @@ class Session:
     mean: Vec = field(init=False)  # of the iterates, for an averaged read-out
     evaluate_every: int = 1
     guard: Guard = field(default_factory=Guard)
+    facts: dict[str, Any] = field(default_factory=dict)  # of the data, for the run
+    scaling: Vec | None = field(init=False, default=None)  # of the inputs: measured before the first round
+    measured: int = field(init=False, default=0)  # bytes that clients sent for it
     private: State = field(init=False)
     releases: int = field(init=False, default=0)  # of private sums
     usual: dict[str, float] = field(init=False)  # longest root mean square of a round's gradients and updates
@@ -134,10 +139,37 @@ class Session:
             return self.algorithm.server.output(x, server)
         return mean if self.algorithm.readout == "average" else x
 
+    def measure(self) -> None:
+        """The exchange before the first round: every client is asked for the statistics of its inputs."""
+        cohort = [(client, 1) for client in range(len(self.task.clients))]
+        least = self.guard.least(len(cohort))
+        device = torch.device("cpu") if self.x.device.type == "mps" else self.x.device  # mps has no float64
+        nothing = torch.empty(0, dtype=torch.float64, device=device)
+        for call in range(self.guard.retries + 1):
+            reply = self.clients.exchange(Order(MOMENTS, nothing, self.stats[:0], {}, BEFORE, cohort, call=call))
+            self.measured += reply.bytes_up
+            answered = [client for client, _ in cohort if client not in reply.lost]
+            reasons = Counter(reply.lost.values())
+            if len(answered) >= least:
+                counted, known = float(reply.fields[MOMENTS][0]) * reply.weight, sum(self.sizes[c] for c in answered)
+                if abs(counted - known) < 0.5:
+                    self.scaling = scaling_of(reply.fields[MOMENTS], self.x.dtype).to(self.x.device)
+                    return
+                reasons[f"sums over {counted:g} samples instead of {known}"] += 1  # a damaged message
+        why = ", ".join(f"{reason}: {count}" for reason, count in sorted(reasons.items()))
+        raise TooFew(
+            f"normalise=True: {len(answered)} of {len(cohort)} clients sent the statistics of their inputs in the last of "
+            f"{call + 1} attempts ({why}), and quorum={self.guard.quorum!r} asks for {least} without a damaged one. Go on "
+            "later, or with a smaller guard=fs.Guard(quorum=...).",
+            self.run(),
+            0,
+            list(reply.lost),
+        )
+
     def advance(self) -> Row:
         """One round: it is tried again with other clients if too few of them could be used."""
         start, t = time.perf_counter(), self.round
-        tally = Tally()
+        tally = Tally(bytes_up=self.measured if t == 0 else 0)
         taken = self._attempt(t, tally)
         while taken is None:
             self.clients.discard()
@@ -151,7 +183,7 @@ class Session:
         loss, accuracy = None, None
         if self.test is not None and ((t + 1) % self.evaluate_every == 0 or t + 1 == self.task.rounds):
             output = self._output(taken.x, taken.server, iterates)
-            loss, accuracy = self.clients.evaluate(output, taken.stats, self.test)
+            loss, accuracy = self.clients.evaluate(output, taken.stats, self.test, self.scaling)
         mean, metrics = taken.mean, taken.metrics
         update = mean.fields.get("raw", mean.update)  # FedNova's clients upload Delta_i / a_i
         p = torch.tensor([self.task.weights[c] for c in taken.answered], dtype=torch.float64, device="cpu")
@@ -202,6 +234,8 @@ class Session:
         a, x = self.algorithm, self.x
         cohort = self._cohort(t, tally.attempts)
         broadcast = {**a.server.broadcast(self.server), **self.drift, **self.private}
+        if self.scaling is not None:
+            broadcast[INPUTS] = self.scaling
         stats = len(self.stats) if self.task.buffers == "average" else 0
         down, errors = self.down, [0.0]
         tally.asked, tally.lost, tally.wild, tally.measured = [c for c, _ in cohort], {}, None, False
@@ -318,7 +352,10 @@ class Session:
     def run(self) -> Run:
         """What there is so far, as a user gets it."""
         model = Replica(self.task.model, self.task.moving).exported(self.output, self.stats)
-        return Run(model, self.x, self.history, self.algorithm, self.clients.about())
+        engine = self.clients.about()
+        if self.scaling is not None:
+            model, engine = Normalised.by(model, self.scaling).eval(), {**engine, "normalise": True}
+        return Run(model, self.x, self.history, self.algorithm, engine, self.facts)
 
     def follow(self) -> Run:
         """Work for the process that leads, until the run is over."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from fedstride import checkpoint
 from fedstride.checkpoint import Checkpoints
@@ -29,6 +30,8 @@ def contents(session: Session) -> Contents:
     """All but what the clients remember."""
     tensors = {f"{name}/{k}": v for name in PARTS for k, v in getattr(session, name).items()}
     tensors |= {name: getattr(session, name) for name in VECTORS}
+    if session.scaling is not None:
+        tensors["scaling"] = session.scaling
     tensors["history"] = torch.frombuffer(bytearray(session.history.packed()), dtype=torch.uint8)
     return tensors, {"releases": session.releases, "usual": session.usual}
 
@@ -39,6 +42,8 @@ def adopt(session: Session, given: Contents, history: Sequence[Row]) -> None:
         setattr(session, name, tensors[name].to(session.x.device))
     for name in PARTS:
         setattr(session, name, {k: v.to(session.x.device) for k, v in _part(tensors, name).items()})
+    if "scaling" in tensors:
+        session.scaling = tensors["scaling"].to(session.x.device)
     session.history, session.releases, session.usual = History(history), meta["releases"], meta["usual"]
 
 
@@ -70,12 +75,21 @@ def resume(session: Session, about: About, path: Path) -> None:
     for key, v in expected.items():
         if key not in tensors or (tensors[key].shape, tensors[key].dtype) != (v.shape, v.dtype):
             raise Corrupt(f"{path}: {key!r} is not what this run needs.")
+    if session.task.normalise and not _is_scaling(tensors.get("scaling"), session.x.dtype):
+        raise Corrupt(f"{path}: it does not say how inputs are normalised.")
     session.clients.restore(_part(tensors, "clients"))
     adopt(session, (tensors, meta), history)
 
 
 def _part(tensors: State, name: str) -> State:
     return {k.removeprefix(f"{name}/"): v for k, v in tensors.items() if k.startswith(f"{name}/")}
+
+
+def _is_scaling(found: Tensor | None, dtype: torch.dtype) -> bool:
+    """Means and deviations, one of each per feature."""
+    if found is None or found.dim() != 1 or found.dtype != dtype or not len(found) or len(found) % 2:
+        return False
+    return bool(torch.isfinite(found).all()) and bool((found[len(found) // 2 :] > 0).all())
 
 
 def about(session: Session) -> About:
@@ -94,6 +108,7 @@ def about(session: Session) -> About:
         "sizes": seed_of(*task.clients.sizes),  # a digest, as the next ones
         "data": _digest(task.clients),
         "buffers": task.buffers,
+        "normalise": task.normalise or None,
         "precision": "bfloat16" if task.mixed else None,
         "oracle": _oracle(session.clients.about()),
         "weights": seed_of(*map(str, task.weights)),

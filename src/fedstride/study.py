@@ -117,7 +117,10 @@ def _one(cell: Cell, folder: Path) -> Result:
 
 def training(name: str, settings: dict[str, Any], task: str = "digits") -> Cell:
     """A cell that trains: a task's preset and settings under dotted names, checked now."""
-    return Cell(name, trained, {"config": resolve(task, settings=settings).model_dump(mode="json")})
+    config = resolve(task, settings=settings).model_dump(mode="json")
+    if config["training"]["normalise"] is None:  # results that are kept were found before there was such a setting
+        del config["training"]["normalise"]
+    return Cell(name, trained, {"config": config})
 
 
 def trained(config: dict[str, Any], scale: float = 1.0) -> Result:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from fedstride.algorithm import Algorithm
 from fedstride.client import local
@@ -15,10 +16,12 @@ from fedstride.client.objective import Terms
 from fedstride.client.plan import Plan
 from fedstride.client.site import Site
 from fedstride.client.step import Armijo, Constant, DeltaSGD, Momentum, PerStep, Polyak
+from fedstride.normalise import moments
 from fedstride.rows import Col, Rows, State, Vec, generator, repeat, sq
 from fedstride.wire import Aggregator, WeightedMean, send
 
 BLIND_TO_AXES = (Armijo, Constant, DeltaSGD, Momentum, PerStep, Polyak)
+MOMENTS = "moments"  # name of the exchange that measures the inputs, before the first round
 WITHIN_ROUND = ("anchor", "anchor_loss")  # what a client remembers from one exchange of a round to the next
 
 
@@ -46,22 +49,36 @@ class Exchange:
 
     work: Work
     total: Callable[[], Aggregator] = WeightedMean
+    remembers: bool = True  # False: it neither reads nor changes what clients remember
 
 
-def exchanges(algorithm: Algorithm, options: Options) -> dict[str, Exchange]:
-    """All that an algorithm asks of clients, by name: a round is one exchange of each, in this order."""
+class UniformMean(WeightedMean):
+    """The mean over clients that all count the same, whatever their weights."""
+
+    def add_rows(self, first: int, weights: Sequence[float], fields: Mapping[str, Tensor]) -> None:
+        super().add_rows(first, [1.0] * len(weights), fields)
+
+
+def exchanges(algorithm: Algorithm, options: Options, normalise: bool = False) -> dict[str, Exchange]:
+    """All that an algorithm asks of clients, by name: a round is one exchange of each, in this order.
+
+    normalise: they are also asked, once before the first round, for the statistics of their inputs.
+    """
     first = {"gradients": Exchange(send_gradients(algorithm, options))} if algorithm.exchanges_gradients else {}
     total = WeightedMean if algorithm.aggregate is None else algorithm.aggregate.start
-    return {**first, "updates": Exchange(train(algorithm, options), total)}
+    last = {MOMENTS: Exchange(send_moments, UniformMean, remembers=False)} if normalise else {}
+    return {**first, "updates": Exchange(train(algorithm, options), total), **last}
 
 
 def layout(
-    a: Algorithm, kind: str, shapes: Sequence[torch.Size], statistics: int = 0
+    a: Algorithm, kind: str, shapes: Sequence[torch.Size], statistics: int = 0, features: int = 0
 ) -> tuple[dict[str, int], tuple[str, ...]]:
     """What a client's upload consists of: fields with their lengths, and the names of its metrics.
 
-    shapes: of the model's tensors; statistics: numbers that are averaged beside them.
+    shapes: of the model's tensors; statistics: numbers that are averaged beside them; features: of an input.
     """
+    if kind == MOMENTS:
+        return {MOMENTS: 1 + 3 * features}, ("finite", "gradients", "forwards")
     d = sum(shape.numel() for shape in shapes)
     compressed = a.up is not None and (kind == "gradients") == a.exchanges_gradients
     every = ("finite", "gradients", "forwards", *(("message", "error") if compressed else ()))
@@ -81,6 +98,13 @@ def layout(
     if statistics:
         fields["stats"] = statistics
     return fields, ("train_loss", "client_step", "trials", "failed", *every)
+
+
+def send_moments(site: Site, x: Vec, memory: State) -> Upload:
+    """The exchange before the first round of normalise=True: sums over a client's inputs, in float64."""
+    M = torch.stack([moments(samples.take()[0]).to(x.device) for samples in site.samples])
+    metrics = {"finite": torch.isfinite(M).all(1, keepdim=True), **_costs(site)}
+    return Upload({MOMENTS: M}, metrics, {}, [M.shape[1] * M.element_size()] * len(M))
 
 
 def send_gradients(algorithm: Algorithm, options: Options) -> Work:

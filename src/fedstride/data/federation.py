@@ -69,6 +69,8 @@ Client = TensorClient | DatasetClient
 class Federation(Sequence[Client]):
     """The clients of a federation; checked once, so that training meets no surprise."""
 
+    columns: tuple[str, ...] = ()  # names of the features, where they have any
+
     def __init__(self, clients: Sequence[Any]) -> None:
         if isinstance(clients, Tensor | str | bytes | dict) or not hasattr(clients, "__len__"):
             raise InvalidInput(
@@ -119,6 +121,7 @@ class Found:
     reduction: str | None  # of the loss over a batch
     moving: tuple[str, ...]  # buffers that move in training
     random: bool  # the model draws random numbers
+    features: int = 0  # of an input: see normalise.py
 
 
 class Lazy(Sequence[Client]):
@@ -287,4 +290,6 @@ def federate(table: Table, parts: Sequence[Tensor]) -> Federation:
                 f"parts[{i}]: expected a tensor of whole numbers from 0 to {len(inputs) - 1}, the training samples of "
                 f"{table.name}; make parts with fs.data.partition."
             )
-    return Federation([(inputs[part], targets[part]) for part in parts])
+    clients = Federation([(inputs[part], targets[part]) for part in parts])
+    clients.columns = table.columns
+    return clients

@@ -9,6 +9,7 @@ import inspect
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,8 +48,12 @@ def read(path: Path, **options: Any) -> Table:
     return reader(path, **options)
 
 
+def options_of(reader: Callable[..., object]) -> list[str]:
+    return [p.name for p in inspect.signature(reader).parameters.values() if p.kind is p.KEYWORD_ONLY]
+
+
 def check_options(owner: str, reader: Callable[..., object], options: dict[str, Any]) -> None:
-    valid = [p.name for p in inspect.signature(reader).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    valid = options_of(reader)
     for option in options:
         if option not in valid:
             hint = nearest(option, valid) if valid else "it has none."
@@ -88,11 +93,12 @@ def csv(
     frame = _frame(path)
     X, y = _columns(path, frame, label, client, features)
     groups = None if client is None else _numbers(frame[client])
+    columns = tuple(features or _features(frame, label, client))
     if isinstance(test, str | Path):
         test = own("test", test)
-        held = _columns(test, _frame(test), label, None, features or _features(frame, label, client))
-        return _table(path, (X, y), held, regression, groups)
-    return _split(path, X, y, groups, test, seed, regression)
+        held = _columns(test, _frame(test), label, None, columns)
+        return replace(_table(path, (X, y), held, regression, groups), columns=columns)
+    return replace(_split(path, X, y, groups, test, seed, regression), columns=columns)
 
 
 def leaf(path: Path, *, shape: Sequence[int] | None = None, regression: bool = False) -> Table:

@@ -65,6 +65,15 @@ def load(name_or_path: str | Path, *, folder: str | Path | None = None, **option
     return files.read(path, **options)
 
 
+def is_raw_table(name: str, folder: str | None, options: Mapping[str, Any]) -> bool:
+    """Whether load() with these arguments gives a table whose columns have the scales of the raw data."""
+    if name in SOURCES:
+        return "standardize" in files.options_of(SOURCES[name].table) and not options.get("standardize", True)
+    if name.startswith("hf:"):
+        return False
+    return not files.own("the data's path", name if folder is None else Path(folder) / name).is_dir()  # LEAF
+
+
 def tensors(name: str, folder: Path | None = None, tell: Tell = lambda what: None) -> Tensors:
     """What the cache holds of a source; made first if it is not there."""
     source = SOURCES[name]

@@ -19,6 +19,7 @@ class Table:
     classes: int | None  # None: regression
     groups: Tensor | None = None  # the natural client of each training sample
     about: str = ""  # source and licence
+    columns: tuple[str, ...] = ()  # names of the features, where they have any
 
     def __post_init__(self) -> None:
         for part, (inputs, targets) in (("train", self.train), ("test", self.test)):

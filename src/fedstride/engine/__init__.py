@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fedstride.engine.local import Local
-from fedstride.engine.protocol import Clients, Contents, Engine, Order, Reply, Task
+from fedstride.engine.protocol import BEFORE, Clients, Contents, Engine, Order, Reply, Task
 from fedstride.engine.torchrun import Torchrun
 from fedstride.errors import InvalidInput, nearest
 
-__all__ = ["Clients", "Contents", "Engine", "Local", "Order", "Reply", "Task", "Torchrun", "engine"]
+__all__ = ["BEFORE", "Clients", "Contents", "Engine", "Local", "Order", "Reply", "Task", "Torchrun", "engine"]
 
 ENGINES: dict[str, Callable[[], Engine]] = {"auto": Local, "local": Local, "torchrun": Torchrun}
 

@@ -95,10 +95,12 @@ def _unsound(fields: State, metrics: State, limit: float, distrust: bool) -> dic
     found = {row: "not finite" for row, ok in enumerate(finite.tolist()) if not ok}
     if "gradient" in fields:
         square = sq(fields["gradient"])
-    elif distrust:  # a client that lies about its update may lie about its length
+    elif distrust and "square" in fields:  # a client that lies about its update may lie about its length
         square = torch.maximum(fields["square"], sq(fields["update"]))
-    else:
+    elif "square" in fields:
         square = fields["square"]
+    else:  # statistics have no length that tells anything
+        square = torch.zeros_like(sums[0][:, None])
     metrics["square"] = square
     long = (square[:, 0] > limit * limit).tolist() if limit < math.inf else []
     return {row: "too long" for row, beyond in enumerate(long) if beyond} | found

@@ -24,7 +24,7 @@ from torch import Tensor
 from fedstride.client.site import Samples
 from fedstride.engine.door import Admitted, admit
 from fedstride.engine.pace import Pace
-from fedstride.engine.protocol import Contents, Order, Reply, Task
+from fedstride.engine.protocol import BEFORE, Contents, Order, Reply, Task
 from fedstride.engine.store import store
 from fedstride.engine.worker import Worker
 from fedstride.errors import InvalidInput, nearest
@@ -147,10 +147,11 @@ class LocalClients:
         def one(number: int, positions: list[int]) -> None:
             chunk = [cohort[p] for p in positions]
             clients = [client for client, _ in chunk]
+            remembers = self.exchanges[order.kind].remembers
             try:
                 samples = [self.task.clients[c] for c in clients]
                 stats = self.statistics.rows(clients, order.stats)["stats"] if len(order.stats) else None
-                memory = self.store.rows(clients, order.x)
+                memory = self.store.rows(clients, order.x) if remembers else {}
                 upload, new_stats = self.worker.work(order, chunk, samples, memory, stats)
                 found = admit(upload, clients, order.round, order.limit)
             except Exception as error:
@@ -162,7 +163,8 @@ class LocalClients:
                 answers[number] = answer(found, positions, size)
                 kept = upload.memory if len(rows) == len(clients) else {k: v[rows] for k, v in upload.memory.items()}
                 here = [clients[row] for row in rows]
-                self.store.stage(here, kept)
+                if remembers:
+                    self.store.stage(here, kept)
                 if new_stats is not None:
                     self.statistics.stage(here, {"stats": new_stats[rows]})
                 weights = [self.task.weights[client] for client in here]
@@ -187,7 +189,8 @@ class LocalClients:
             waiting.clear()  # an interrupted round ends with the chunks in work
             raise
         steps = sum(cohort[p][1] for part in parts for p in part)
-        self.pace.took(order.round, time.perf_counter() - start, steps)
+        if order.round != BEFORE:
+            self.pace.took(order.round, time.perf_counter() - start, steps)
         self.worker.forget({tuple(cohort[p][0] for p in part) for part in parts})
         return [answers[i] for i in range(len(parts))]
 
@@ -199,12 +202,14 @@ class LocalClients:
         for kept in self._stores.values():
             kept.discard()
 
-    def evaluate(self, x: Vec, stats: Vec, test: Samples) -> tuple[float, float | None]:
-        return score(self.task.loss, self.outputs(x, stats, test, evaluation_parts(len(test))))
+    def evaluate(self, x: Vec, stats: Vec, test: Samples, scaling: Vec | None = None) -> tuple[float, float | None]:
+        return score(self.task.loss, self.outputs(x, stats, test, evaluation_parts(len(test)), scaling))
 
-    def outputs(self, x: Vec, stats: Vec, test: Samples, parts: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    def outputs(
+        self, x: Vec, stats: Vec, test: Samples, parts: Sequence[Tensor], scaling: Vec | None = None
+    ) -> list[tuple[Tensor, Tensor]]:
         """(what the model says, targets) of parts of the test set."""
-        return list(self.pool.map(lambda index: self.worker.outputs(x, stats, test.take(index)), parts))
+        return list(self.pool.map(lambda index: self.worker.outputs(x, stats, test.take(index), scaling), parts))
 
     def state(self) -> dict[str, Tensor]:
         return {f"{prefix}/{k}": v for prefix, kept in self._stores.items() for k, v in kept.state().items()}

@@ -17,6 +17,8 @@ from fedstride.losses import Loss
 from fedstride.rows import State, Vec
 from fedstride.work import Exchange
 
+BEFORE = -1  # the round of an exchange before the first
+
 
 @dataclass(frozen=True)
 class Task:
@@ -36,6 +38,7 @@ class Task:
     contrast: bool = False  # the objective compares the features of several models
     full: bool = False  # the algorithm asks for gradients of all samples, whatever the batch size
     mixed: bool = False  # forward passes in bfloat16
+    normalise: bool = False  # inputs are scaled before the model sees them, as orders say: see normalise.py
     folder: Path | None = None  # of the checkpoints
     keep: int = 1  # so many of them
 
@@ -47,7 +50,7 @@ class Order:
     kind: str  # name of the exchange
     x: Vec
     stats: Vec
-    broadcast: State
+    broadcast: State  # with the scaling of the inputs, where they are normalised
     round: int
     cohort: Sequence[tuple[int, int]]  # (client, steps), longest first
     limit: float = math.inf  # longer messages are refused
@@ -85,8 +88,8 @@ class Clients(Protocol):
         """The round is not to have been: clients remember what they did before it."""
         ...
 
-    def evaluate(self, x: Vec, stats: Vec, test: Samples) -> tuple[float, float | None]:
-        """(loss, accuracy or None) of a model."""
+    def evaluate(self, x: Vec, stats: Vec, test: Samples, scaling: Vec | None = None) -> tuple[float, float | None]:
+        """(loss, accuracy or None) of a model; scaling: of its inputs, if they are normalised."""
         ...
 
     def state(self) -> dict[str, Tensor]:

@@ -77,7 +77,7 @@ class TorchrunClients:
     def __init__(self, link: Link, local: LocalClients, fresh: Callable[[Vec], State]) -> None:
         self.link, self.local, self.task, self.exchanges = link, local, local.task, local.exchanges
         lasting = bool(fresh(Replica(self.task.model).row())) or self.task.buffers == "local"
-        self.remembers = lasting or len(self.exchanges) > 1
+        self.remembers = lasting or sum(exchange.remembers for exchange in self.exchanges.values()) > 1
         self.holder: dict[int, int] = {}  # client: rank
         self.staged: dict[int, int] = {}  # the same, in this round
         self.unsaved: set[int] = set()  # clients whose memory changed, elsewhere than at the leader's, since it saved
@@ -104,9 +104,10 @@ class TorchrunClients:
             self.link.say({"do": "discard"})
         self._discard()
 
-    def evaluate(self, x: Vec, stats: Vec, test: Samples) -> tuple[float, float | None]:
-        self.link.say({"do": "evaluate"}, {"x": x, "stats": stats})
-        return score(self.task.loss, self._outputs(x, stats, test))
+    def evaluate(self, x: Vec, stats: Vec, test: Samples, scaling: Vec | None = None) -> tuple[float, float | None]:
+        told = {} if scaling is None else {"scaling": scaling}
+        self.link.say({"do": "evaluate"}, {"x": x, "stats": stats, **told})
+        return score(self.task.loss, self._outputs(x, stats, test, scaling))
 
     def state(self) -> dict[str, Tensor]:
         if self.unsaved:
@@ -144,7 +145,7 @@ class TorchrunClients:
                     self._discard()
                 case "evaluate":
                     assert test is not None, "the leader has a test set, and this process has none"
-                    self._outputs(tensors["x"], tensors["stats"], test)
+                    self._outputs(tensors["x"], tensors["stats"], test, tensors.get("scaling"))
                 case "collect":
                     self._collect(facts["clients"])
                 case "restored":
@@ -162,7 +163,7 @@ class TorchrunClients:
         """(answers of all, aggregate, weight) at the leader's."""
         parts = self.local.parts(order)
         ranks = deal([self._cost(order, part) for part in parts], self.link.world)
-        if self.remembers:
+        if self.remembers and self.exchanges[order.kind].remembers:
             self._fetch({order.cohort[p][0]: r for part, r in zip(parts, ranks, strict=True) for p in part})
         total = self.exchanges[order.kind].total()
         mine = [part for part, rank in zip(parts, ranks, strict=True) if rank == self.link.rank]
@@ -216,14 +217,15 @@ class TorchrunClients:
         self.holder = dict.fromkeys(clients, LEADER)
         self.staged.clear()
 
-    def _outputs(self, x: Vec, stats: Vec, test: Samples) -> list[tuple[Tensor, Tensor]]:
+    def _outputs(self, x: Vec, stats: Vec, test: Samples, scaling: Vec | None) -> list[tuple[Tensor, Tensor]]:
         """(outputs, targets) of the whole test set, at the leader's."""
         parts = evaluation_parts(len(test))
         ranks = deal([len(part) for part in parts], self.link.world)
         mine = [part for part, rank in zip(parts, ranks, strict=True) if rank == self.link.rank]
         found = {}
         if mine:
-            output, targets = (torch.cat(v) for v in zip(*self.local.outputs(x, stats, test, mine), strict=True))
+            parts_of_all = zip(*self.local.outputs(x, stats, test, mine, scaling), strict=True)
+            output, targets = (torch.cat(v) for v in parts_of_all)
             found = {"output": output, "targets": targets}
         results = [
             unpack(data, "a message of another process")[0] for data in self.link.gather(pack(found, {})) if data

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,12 +18,43 @@ from fedstride.data.federation import Lazy, TensorClient
 from fedstride.engine.protocol import Order, Task
 from fedstride.errors import FedstrideError
 from fedstride.model import Replica, likes_channels_last
+from fedstride.normalise import INPUTS, scaled, scaled_by_itself
 from fedstride.oracle.choice import Case, choose
 from fedstride.rows import Col, Rows, State, Vec
 from fedstride.work import Exchange, Upload
 
 SPAN = 256  # most samples of a client whose Gram matrix is worth its making
 SPAN_NUMBERS = 2**25  # of all clients' Gram matrices together: they are kept
+SCALED_NUMBERS = 2**27  # of all clients' inputs together, up to which normalised ones are kept
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Samples with normalised inputs, made as they are taken."""
+
+    samples: Samples
+    scaling: Vec
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def take(self, index: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        inputs, targets = self.samples.take(index)
+        return scaled(inputs, self.scaling), targets
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The normalised samples of a client, and what they were made of."""
+
+    inputs: Tensor
+    version: int
+    scaling: Vec
+    samples: TensorClient
+
+    def belongs_to(self, inputs: Tensor, scaling: Vec) -> bool:
+        same = inputs is self.inputs and inputs._version == self.version
+        return same and (scaling is self.scaling or torch.equal(scaling, self.scaling))
 
 
 class Worker:
@@ -43,6 +75,8 @@ class Worker:
             raise
         self.channels_last = self.choice.oracle == "loop" and likes_channels_last(task.model, inputs[:2])
         self.spans: Spans | None = {} if self._few_samples() else None
+        numbers = sum(task.clients.sizes) * inputs[:1].numel()
+        self.kept: dict[int, Kept] | None = {} if numbers <= SCALED_NUMBERS else None
         self.here = threading.local()
         self.lock = threading.Lock()
         self.default = torch.get_default_device()
@@ -63,6 +97,9 @@ class Worker:
         """What the (client, steps) pairs of a chunk upload, and the statistics that stay with them, if any do."""
         task, clients, steps = self.task, tuple(c for c, _ in chunk), tuple(tau for _, tau in chunk)
         sizes = [len(s) for s in samples]
+        if INPUTS in order.broadcast:
+            scaling = order.broadcast[INPUTS]
+            samples = [self._scaled(c, s, scaling) for c, s in zip(clients, samples, strict=True)]
         batch = [n if task.batch_size is None else min(n, task.batch_size) for n in sizes]
         x, replica = order.x, self._replica()
         plan = Plan(
@@ -95,13 +132,16 @@ class Worker:
             upload = self.exchanges[order.kind].work(site, x, memory)
         return upload, site.stats if task.buffers == "local" else None
 
-    def outputs(self, x: Vec, stats: Vec, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    def outputs(
+        self, x: Vec, stats: Vec, batch: tuple[Tensor, Tensor], scaling: Vec | None = None
+    ) -> tuple[Tensor, Tensor]:
         """(what a model says of inputs, their targets)."""
         replica = self._replica()
         replica.bind(x)
         replica.bind_stats(stats)
         replica.module.eval()
         inputs, targets = (t.to(replica.device) for t in batch)
+        inputs = inputs if scaling is None else scaled(inputs, scaling)
         with self._surroundings(), torch.no_grad():
             return replica(inputs), targets
 
@@ -118,7 +158,20 @@ class Worker:
         largest = max(range(len(sizes)), key=sizes.__getitem__)
         most = sizes[largest] if task.full else min(sizes[largest], task.batch_size or sizes[largest])
         inputs, targets = task.clients[largest].take(torch.arange(most, device="cpu"))
+        inputs = scaled_by_itself(inputs) if task.normalise else inputs  # vmap is tried out on its values
         return largest, (inputs.to(self.device), targets.to(self.device))
+
+    def _scaled(self, client: int, samples: Samples, scaling: Vec) -> Samples:
+        """Samples with normalised inputs. Those of clients in memory are kept: spans know samples by their tensors."""
+        if not isinstance(samples, TensorClient):
+            return Scaled(samples, scaling)
+        kept = None if self.kept is None else self.kept.get(client)
+        if kept is not None and kept.belongs_to(samples.inputs, scaling):
+            return kept.samples
+        made = TensorClient(scaled(samples.inputs, scaling), samples.targets)
+        if self.kept is not None and not isinstance(self.task.clients, Lazy):
+            self.kept[client] = Kept(samples.inputs, samples.inputs._version, scaling, made)
+        return made
 
     def _few_samples(self) -> bool:
         """True if the full-batch problems of wide linear models may be worked on in the span of their samples."""

@@ -21,8 +21,9 @@ from fedstride.engine.flower import memory, records, secure
 from fedstride.engine.flower.nodes import Nodes, log
 from fedstride.engine.local import Answer, answer, evaluation_parts, replied, score
 from fedstride.engine.protocol import Contents, Order, Reply, Task
-from fedstride.errors import Corrupt, InvalidInput, tell
+from fedstride.errors import Corrupt, InvalidInput, Refused, tell
 from fedstride.model import Replica
+from fedstride.normalise import scaled
 from fedstride.rows import State, Vec
 from fedstride.wire import Aggregator
 from fedstride.wire.secure import Secure
@@ -62,10 +63,16 @@ class FlowerClients:
                 "model: Flower's arrays have no bfloat16; use float32, with precision=bfloat16 if you like."
             )
         if engine.secure is not None:
+            if task.normalise:
+                raise Refused(
+                    "normalise=True with secure: a secure sum keeps 30 bits of the longest vector, in which sums of small "
+                    "features would vanish beside those of large ones. Scale the inputs where each node loads its data."
+                )
             statistics = len(self.replica.stats()) if task.buffers == "average" else 0
             uploads = [layout(engine.algorithm, kind, self.replica.shapes, statistics)[0] for kind in exchanges]
             secure.check(engine.secure, engine.algorithm, uploads, len(task.clients))
-        self.found = records.found_text(engine.nodes.found)
+        found = engine.nodes.found
+        self.found, self.features = records.found_text(found), found.features
         local = ("statistics",) if task.buffers == "local" and task.moving else ()
         self.lasting = (*fresh(self.replica.row()), *local)  # what clients remember from round to round
         self.token, self.incarnation = secrets.token_hex(8), secrets.token_hex(4)
@@ -99,7 +106,7 @@ class FlowerClients:
     def layout(self, order: Order) -> tuple[dict[str, int], tuple[str, ...]]:
         """What an upload consists of: see work.layout."""
         statistics = len(order.stats) if self.task.buffers == "average" else 0
-        return layout(self.engine.algorithm, order.kind, self.replica.shapes, statistics)
+        return layout(self.engine.algorithm, order.kind, self.replica.shapes, statistics, self.features)
 
     def messages(self, order: Order, positions: Sequence[int]) -> list[Message]:
         """To the nodes at some positions of the cohort, in their order."""
@@ -133,6 +140,8 @@ class FlowerClients:
 
     def remembered(self, order: Order, clients: Sequence[int]) -> None:
         """The answers of these clients count: what they remember from now on is what they have written."""
+        if not self.exchanges[order.kind].remembers:
+            return
         something = bool(self.lasting) or order.kind == "gradients"
         self.staged |= dict.fromkeys(clients, self._name(order) if something else "")
 
@@ -157,7 +166,7 @@ class FlowerClients:
     def discard(self) -> None:
         self.staged.clear()
 
-    def evaluate(self, x: Vec, stats: Vec, test: Samples) -> tuple[float, float | None]:
+    def evaluate(self, x: Vec, stats: Vec, test: Samples, scaling: Vec | None = None) -> tuple[float, float | None]:
         replica = self.replica
         replica.bind(x)
         replica.bind_stats(stats)
@@ -166,6 +175,7 @@ class FlowerClients:
 
         def outputs(index: Tensor) -> tuple[Tensor, Tensor]:
             inputs, targets = (v.to(replica.device) for v in test.take(index))
+            inputs = inputs if scaling is None else scaled(inputs, scaling)
             with torch.no_grad(), mixed:
                 return replica(inputs), targets
 

@@ -31,7 +31,7 @@ from fedstride.engine.worker import Worker
 from fedstride.errors import FedstrideError, InvalidInput, Refused
 from fedstride.sampling import sampler
 from fedstride.wire.secure import Layout
-from fedstride.work import Upload, exchanges
+from fedstride.work import MOMENTS, Upload, exchanges
 
 log = logging.getLogger("flwr.fedstride")  # Flower shows what is under its own name
 STATISTICS, MODEL = "statistics", "model"  # beside what the algorithm remembers, in a file
@@ -52,6 +52,10 @@ def client_app(project: Project) -> ClientApp:
     @app.train("updates")
     def updates(message: Message, context: Context) -> Message:
         return _answered(lambda: _reply(project, message, context, "updates"), message, context)
+
+    @app.train(MOMENTS)
+    def moments(message: Message, context: Context) -> Message:
+        return _answered(lambda: _reply(project, message, context, MOMENTS), message, context)
 
     @app.train()
     def summed(message: Message, context: Context) -> Message:
@@ -98,6 +102,10 @@ class Station:
     def mixed(self) -> bool:
         return check.mixed_of(self.given.get("precision"), self.model)
 
+    @property
+    def normalise(self) -> bool:
+        return check.normalise_of(self.given.get("normalise", False), self.algorithm, self.model)
+
     def task(self, found: Found) -> Task:
         given, a = self.given, self.algorithm
         return Task(
@@ -115,13 +123,14 @@ class Station:
             contrast=isinstance(a.objective, Moon),
             full=a.exchanges_gradients or not a.gradient.batches,
             mixed=self.mixed,
+            normalise=self.normalise,
         )
 
     def tried_out(self) -> Found:
         """What the model does with the data here; refuses what does not fit."""
         _ = self.mixed  # before anything computes
-        probed = check.try_out(self.model, self.project.loss, self.clients, None)
-        found = Found(probed.reduction, probed.moving, probed.random)
+        probed = check.try_out(self.model, self.project.loss, self.clients, None, self.normalise)
+        found = Found(probed.reduction, probed.moving, probed.random, probed.features)
         given = self.given
         steps = check.steps_of(
             given.get("local_steps"), given.get("epochs"), given.get("batch_size"), self.clients.sizes
@@ -131,7 +140,7 @@ class Station:
 
     def worker(self, found: Found) -> Worker:
         """For one client alone: the closed form, or one gradient after another."""
-        task, work = self.task(found), exchanges(self.algorithm, self.options)
+        task, work = self.task(found), exchanges(self.algorithm, self.options, self.normalise)
         try:
             return Worker(task, work, "linear")
         except Refused:
@@ -164,7 +173,7 @@ def perform(
     kept, round = files.read(errand.base) if errand.base else ({}, order.round)
     x, statistics = kept.pop(MODEL, order.x).to(device), kept.pop(STATISTICS, order.stats).to(device)
     order = order if len(order.x) else replace(order, x=x)
-    fresh = here.algorithm.memory(order.x)
+    fresh = here.algorithm.memory(order.x) if kind != MOMENTS else {}
     memory = {name: v.to(device) for name, v in kept.items() if round == order.round or name in fresh} or fresh
     upload, moved = worker(project, errand.settings, node, errand.found).work(
         order,

@@ -20,7 +20,7 @@ from fedstride.losses import Loss
 Settings = dict[str, Any]
 ARGUMENTS = (  # of fs.train; a setting of such a name goes there, with dashes for underscores
     *("algorithm", "rounds", "cohort", "local_steps", "epochs", "batch_size", "weights", "seed", "weight_decay"),
-    *("clip_norm", "buffers", "precision", "readout", "evaluate_every"),
+    *("clip_norm", "buffers", "precision", "readout", "evaluate_every", "normalise"),
 )
 
 

@@ -194,7 +194,7 @@ def found_text(found: Found) -> str:
 
 def found_of(text: str) -> Found:
     given = json.loads(text)
-    return Found(given["reduction"], tuple(given["moving"]), given["random"])
+    return Found(given["reduction"], tuple(given["moving"]), given["random"], given["features"])
 
 
 def client_number(node: Mapping[str, Any]) -> int:
