@@ -4,10 +4,10 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-crash test-faults test-fuzz test-kills test-soak check verify bench-peers format clean FORCE
+.PHONY: help setup demo test test-crash test-faults test-fuzz test-kills test-processors test-processors-short test-soak check verify bench-peers format clean FORCE
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(STAMP)  ## create .venv with fedstride and the development tools
 	@:
@@ -33,6 +33,12 @@ test-fuzz: setup  ## 10,000 inputs that nobody would give, each a result or a cl
 
 test-kills: setup  ## kill processes, servers and nodes of distributed runs, 20 times each (40 minutes)
 	@$(LONG).kills --times 20 $(FIGURES)
+
+test-processors: setup  ## the numerical tests with the instructions of other processors
+	@$(PY) -m tests.processors
+
+test-processors-short: setup  ## fewer of them, under two settings
+	@$(PY) -m tests.processors --short
 
 test-soak: setup  ## 10,000 rounds, in which memory must not grow (5 minutes)
 	@$(LONG).soak $(FIGURES)

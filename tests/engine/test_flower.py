@@ -89,7 +89,7 @@ def local(given: dict, project: flower.Project = PROJECT, **more) -> fs.Run:
 
 
 def agree(remote: fs.Run, here: fs.Run, tolerance: float = 1e-10) -> bool:
-    """Models and histories; counts and bytes exactly."""
+    """Models and histories, up to rounding, because nodes do not share a matrix; counts and bytes exactly."""
     same = torch.allclose(remote.x, here.x, rtol=0, atol=tolerance) and len(remote.history) == len(here.history)
     for mine, theirs in zip(records(remote), records(here), strict=True):
         for name, value in theirs.items():
@@ -155,11 +155,8 @@ def test_the_app_takes_everything_from_the_run_configuration(tmp_path):
     context = type("Context", (), {"run_config": given})()
     flower.server_app(PROJECT)(a_grid(), context)
     saved, expected = fs.load(tmp_path / "out", make_model(given)), local(given)
-    assert torch.equal(saved.x, expected.x) and [row["test_loss"] is None for row in saved.history] == [
-        True,
-        True,
-        False,
-    ]
+    assert agree(saved, expected)
+    assert [row["test_loss"] is None for row in saved.history] == [True, True, False]
 
 
 def test_callbacks_see_every_round():

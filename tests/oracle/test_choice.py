@@ -214,3 +214,11 @@ def test_an_error_on_the_largest_client_says_where():
     with pytest.raises(ArithmeticError, match="too large") as caught:
         learn(model=seeded(Touchy), clients=clients)
     assert any("1" in note for note in getattr(caught.value, "__notes__", []))
+
+
+@pytest.mark.parametrize("algorithm", [fs.recipes.fedsls(lr_max=5.0), fs.Algorithm(fs.Polyak(lr_max=5.0, growth=2.0))])
+def test_in_the_loop_steps_that_grow_do_not_depend_on_chunks(algorithm):
+    """2^(3/19) differs in the last bit between torch's scalar and its vectorised power, with AVX-512."""
+    given = {"clients": classification([19] * 16), "rounds": 3, "local_steps": 6, "batch_size": 3}
+    runs = [learn(algorithm, engine=fs.engine.Local(1, "loop", chunk), **given) for chunk in (1, 16)]
+    assert same_bits(*runs)

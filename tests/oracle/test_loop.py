@@ -11,6 +11,8 @@ from fedstride.oracle import Loop, Meter
 from tests.problems import SIZES, classification, classifier
 
 C = len(SIZES)
+# Products may depend on where in memory their factors are, and kernels on whether gradients are on.
+CLOSE = {"rtol": 1e-12, "atol": 1e-12}
 
 
 def oracle(model=None, **options):
@@ -29,8 +31,8 @@ def test_gradients_are_those_of_a_plain_backward_pass():
         nn.utils.vector_to_parameters(W[i], model.parameters())
         value = F.cross_entropy(model(inputs), targets)
         value.backward()
-        assert L[i, 0] == value
-        assert torch.equal(G[i], torch.cat([p.grad.flatten() for p in model.parameters()]))
+        torch.testing.assert_close(L[i, 0], value.detach(), **CLOSE)
+        torch.testing.assert_close(G[i], torch.cat([p.grad.flatten() for p in model.parameters()]), **CLOSE)
 
 
 def test_the_gradient_is_the_slope_of_the_loss():
@@ -47,7 +49,7 @@ def test_some_rows_get_the_bits_they_get_among_all():
     some_L, some_G = o.take([3, 1]).grad(W[[3, 1]])
     assert torch.equal(some_L, L[[3, 1]])
     assert torch.equal(some_G, G[[3, 1]])
-    assert torch.equal(o.take([2]).loss(W[2:3]), L[2:3])
+    torch.testing.assert_close(o.take([2]).loss(W[2:3]), L[2:3], **CLOSE)  # without gradients
 
 
 def test_an_unused_parameter_has_gradient_zero():
@@ -56,7 +58,7 @@ def test_an_unused_parameter_has_gradient_zero():
     W = torch.cat([torch.ones(C, 2, dtype=torch.float64), points()], 1)  # own parameters come before those of layers
     _, G = oracle(model).grad(W)
     assert not G[:, :2].any()
-    assert torch.equal(G[:, 2:], oracle().grad(points())[1])
+    torch.testing.assert_close(G[:, 2:], oracle().grad(points())[1], **CLOSE)
 
 
 def test_evaluations_are_counted_in_samples():
@@ -72,7 +74,7 @@ def test_every_evaluation_of_a_step_has_the_same_dropout_mask():
     o, W = oracle(classifier(middle=lambda: nn.Dropout(0.5)), seeds=[1, 2, 3, 4]), points()
     first = o.loss(W)
     assert torch.equal(o.loss(W), first)
-    assert torch.equal(o.grad(W)[0], first)
+    torch.testing.assert_close(o.grad(W)[0], first, **CLOSE)
     assert torch.equal(o.take([2]).loss(W[2:3]), first[2:3])
     other = oracle(classifier(middle=lambda: nn.Dropout(0.5)), seeds=[5, 6, 7, 8])
     assert not torch.equal(other.loss(W), first)

@@ -28,6 +28,14 @@ class Plan:
     def tau(self) -> Col:
         return self.size.new_tensor(self.steps)[:, None]
 
+    def growth(self, factor: float) -> Col:
+        """factor^(b/n): what a step may grow by, so that it is `factor` in an epoch.
+
+        In Python floats: torch's vectorised power rounds differently from its scalar one, and chunks must not change bits.
+        """
+        shares = (self.batch.double() / self.size.double())[:, 0].tolist()
+        return self.size.new_tensor([[factor**share] for share in shares])
+
     def active(self, k: int) -> int:
         """How many clients take step k: they are the first rows."""
         return sum(tau > k for tau in self.steps)

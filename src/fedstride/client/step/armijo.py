@@ -44,7 +44,7 @@ class Armijo:
 
     def init(self, x: Vec, plan: Plan) -> State:
         zero = torch.zeros_like(plan.size)
-        growth = (self.growth ** (plan.batch / plan.size)) if self.reset == "grow" else torch.ones_like(zero)
+        growth = plan.growth(self.growth) if self.reset == "grow" else torch.ones_like(zero)
         start = torch.full_like(zero, self.lr_max)
         return {"eta": zero, "start": start, "growth": growth, "trials": zero.clone(), "failed": zero.clone()}
 

@@ -33,8 +33,7 @@ class Polyak:
 
     def init(self, x: Vec, plan: Plan) -> State:
         one = torch.ones_like(plan.size)
-        growth = (self.growth or 1.0) ** (plan.batch / plan.size)
-        return {"eta": one, "last": one.clone(), "growth": growth}
+        return {"eta": one, "last": one.clone(), "growth": plan.growth(self.growth or 1.0)}
 
     def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
         L, g = getattr(oracle, "plain", None) or (L, G)
