@@ -27,9 +27,10 @@ from fedstride.client.step import (
 from fedstride.errors import InvalidInput, Refused, nearest
 from fedstride.privacy import Privacy
 from fedstride.rows import State, Vec
-from fedstride.server import Auto, Average, FedDyn, FedNova, FedSplit, Server
+from fedstride.server import Average, FedDyn, FedNova, FedSplit, Server
 from fedstride.wire import Compressor, Quantize, RandomK, Robust, feedback
 
+UNBOUNDED = ("loss", "rms")  # what `auto` does without under privacy
 READOUTS = ("server", "last", "average")
 
 
@@ -76,7 +77,7 @@ class Algorithm:
         """What clients upload beside the update."""
         private = self.privacy is not None
         more = ("below",) if self.privacy is not None and self.privacy.quantile is not None else ()
-        return (*(name for name in self.server.needs if not private or name != "parts"), *more)  # parts have no bound
+        return (*(name for name in self.server.needs if not private or name not in UNBOUNDED), *more)
 
     @property
     def prox(self) -> float:
@@ -154,10 +155,10 @@ def _scaffold(a: Algorithm) -> None:
 
 
 def _auto(a: Algorithm) -> None:
-    if isinstance(a.server, Auto) and a.drift is not None:
+    if isinstance(a.step, CappedPolyak) and a.drift is not None:
         raise Refused(
-            f"Auto with {type(a.drift).__name__}: its clients may scale the gradients of single layers, which the correction "
-            "does not know of. Use another server, such as FedExP() or ServerMomentum()."
+            f"CappedPolyak with {type(a.drift).__name__}: it scales the gradient tensor by tensor, which the correction does not "
+            "know of. Use another step rule, such as Armijo() or DeltaSGD()."
         )
 
 

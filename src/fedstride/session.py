@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 
 from fedstride import snapshot
 from fedstride.algorithm import Algorithm
@@ -260,7 +260,7 @@ class Session:
             return None
         fields, private = dict(reply.fields), dict(self.private)
         new_stats = fields.pop("stats", self.stats)
-        mean = Mean(fields, reply.weight / self.weight, len(answered), len(self.task.clients))
+        mean = Mean(fields, reply.weight / self.weight, len(answered), len(self.task.clients), self._shapes)
         if a.privacy is not None:
             mean = self._released(
                 a.privacy, mean, len(answered), private, generator(self.task.seed, t, "noise", tally.attempts)
@@ -368,6 +368,10 @@ class Session:
 
     def resume(self, path: Path) -> None:
         snapshot.resume(self, self._about, path)
+
+    @cached_property
+    def _shapes(self) -> tuple[Size, ...]:
+        return tuple(Replica(self.task.model).shapes)
 
     @cached_property
     def _about(self) -> dict[str, Any]:

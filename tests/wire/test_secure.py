@@ -17,7 +17,7 @@ from fedstride.wire import WeightedMean
 from fedstride.wire.secure import COUNTS, MEANS, MODULUS, Layout, Secure, Summed
 from tests.problems import SIZES, STEPS, classification, classifier, learn
 
-BOUNDS = {"control": 30.0, "gradient": 30.0, "parts": 100.0, "stats": 100.0, "effective_steps": 10.0}
+BOUNDS = {"control": 30.0, "gradient": 30.0, "rms": 100.0, "loss": 100.0, "stats": 100.0, "effective_steps": 10.0}
 SECURE = Secure(20.0, BOUNDS)
 WEIGHTS = [float(n) for n in SIZES]
 
@@ -206,7 +206,7 @@ def test_server_and_clients_share_a_layout_as_text():
 
 
 @pytest.mark.parametrize(
-    ("name", "missing"), [("scaffold", "control"), ("auto", "parts"), ("fednova", "effective_steps")]
+    ("name", "missing"), [("scaffold", "control"), ("auto", "loss"), ("fednova", "effective_steps")]
 )
 def test_a_missing_bound_is_named_before_any_work(name, missing):
     with pytest.raises(fs.InvalidInput, match=missing):

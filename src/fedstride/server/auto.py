@@ -1,8 +1,8 @@
-"""The server of `auto`: momentum with a step from the diversity of the updates, and a cap moved by votes.
+"""The server of `auto`: momentum with a step from the diversity of the updates; scales, reach and target of the clients.
 
-After Jhunjhunwala, Wang, Joshi. FedExP. ICLR 2023 (003 eq. 9 and 115). The other half is client/step/capped_polyak.py.
+After Jhunjhunwala, Wang, Joshi. FedExP. ICLR 2023 (eq. 9 and 115). The other half is client/step/capped_polyak.py.
 Deviations: eps becomes rho (1 - M/N) s, so that rescaling the problem changes nothing; 3 instead of 2; s forgets by
-beta^2, as the squared length of a sum of independent updates does; no move is longer than the clients' moves are.
+beta^2, as the squared length of a sum of independent updates does; the step is at least 1, as in FedAvg with momentum.
 """
 
 from __future__ import annotations
@@ -12,47 +12,67 @@ from typing import ClassVar
 
 import torch
 
-from fedstride.errors import decay, not_negative, positive
+from fedstride.client.step.capped_polyak import radii, ratio, started
+from fedstride.errors import decay, not_negative
 from fedstride.rows import State, Vec, sq
 from fedstride.wire import Mean
+
+MEMORY = 0.9  # of the gradients' root mean squares, per round
+GROWTH = 1.3  # of the reach, if all clients vote for it
+FARTHEST = 30.0  # reach: a step of 0.03 then changes a tensor by nearly its own size
 
 
 @dataclass(frozen=True)
 class Auto:
-    """v = Dbar + beta v, s = S + beta^2 s; x -= eta v, eta = s / (3 (|v|^2 + rho (1 - M/N) s)), within bounds.
+    """v = Dbar + beta v, s = S + beta^2 s; x -= eta v with eta = s / (3 (|v|^2 + rho (1 - M/N) s)), within bounds.
 
-    At least 1 - beta, which is FedAvg with momentum; at most sqrt(s) / |v|, so that |eta v| <= sqrt(s): without it, clients
-    that agree on where to be and not on how to get there (|Dbar| near 0, S not) would throw the model far away.
-    The cap of the client steps follows the mean vote: cap *= 1.3^vote, never below the floor.
+    At least 1; and at most sqrt(s) / |v|, if that is more than 1, so that |eta v| <= sqrt(s): without it, clients that agree
+    on where to be and not on how to get there (|Dbar| near 0, S not) would throw the model far away.
+
+    The clients' steps: reach *= 1.3^(mean vote), at least 1. r_j is the size of tensor j now, or at the start if that was
+    more; q_j follows the mean of its gradients' root mean squares. Once the cohort's mean loss was below zero, the target
+    f* lies as far below the lowest one as that is below the first, or below zero.
     """
 
-    beta: float = 0.5
+    beta: float = 0.8
     rho: float = 0.1
-    floor: float = 0.3  # least cap of the client step, and the first one
-    needs: ClassVar[tuple[str, ...]] = ("square", "vote", "parts")
+    needs: ClassVar[tuple[str, ...]] = ("square", "vote", "loss", "rms")
 
     def __post_init__(self) -> None:
         decay(self, beta=self.beta)
         not_negative(self, rho=self.rho)
-        positive(self, floor=self.floor)
 
     def init(self, x: Vec) -> State:
-        scalars = {"eta": 1 - self.beta, "cap": self.floor, "s": 0.0}
-        return {**{k: x.new_tensor(v) for k, v in scalars.items()}, "v": torch.zeros_like(x)}
+        return {"eta": x.new_ones(()), "reach": x.new_ones(()), "s": x.new_zeros(()), "v": torch.zeros_like(x)}
 
     def broadcast(self, state: State) -> State:
-        return {name: state[name] for name in ("cap", "parts") if name in state}
+        return {name: state[name] for name in ("reach", "scale", "loss", "target") if name in state}
 
     def step(self, x: Vec, mean: Mean, state: State) -> Vec:
         v = state["v"] = mean.update + self.beta * state["v"]
         s = state["s"] = mean.square + self.beta**2 * state["s"]
         below = 3 * (sq(v) + self.rho * (1 - mean.participants / mean.clients) * s)
         eta = torch.where(below > 0, torch.minimum(s / below, (s / sq(v)).sqrt()), 1.0)
-        state["eta"] = eta.clamp(min=1 - self.beta)
-        state["cap"] = (state["cap"] * 1.3 ** mean.fields["vote"][0]).clamp(min=self.floor)
-        if "parts" in mean.fields:  # of the first round, when the model is as it was initialised; never under privacy
-            state.setdefault("parts", mean.fields["parts"])
-        return x - state["eta"] * v
+        state["eta"] = eta.clamp(min=1)
+        state["reach"] = (state["reach"] * GROWTH ** mean.fields["vote"][0]).clamp(1, FARTHEST)
+        new = x - state["eta"] * v
+        if "rms" in mean.fields:  # not under privacy
+            self._scale(x, new, mean, state)
+        return new
+
+    def _scale(self, x: Vec, new: Vec, mean: Mean, state: State) -> None:
+        """What the next cohort needs to know of gradients, weights and losses."""
+        q, loss = mean.fields["rms"], mean.fields["loss"][0]
+        if "rms" not in state:
+            sizes = q.new_tensor([shape.numel() for shape in mean.shapes])
+            state |= {"first": loss, "lowest": loss, "rms": q}
+            state["radii"] = started(radii(x, mean.shapes), loss, q, sizes)
+        known = state["rms"]
+        q = state["rms"] = torch.where(known > 0, MEMORY * known + (1 - MEMORY) * q, q)
+        state["scale"] = ratio(torch.maximum(radii(new, mean.shapes), state["radii"]), q)
+        lowest = state["lowest"] = torch.minimum(state["lowest"], loss)
+        below = lowest - torch.maximum(state["first"] - lowest, lowest.abs())
+        state["loss"], state["target"] = loss, torch.where(lowest < 0, below, torch.zeros_like(loss))
 
     def output(self, x: Vec, state: State) -> Vec:
         return x

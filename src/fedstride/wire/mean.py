@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from torch import Tensor
+from torch import Size, Tensor
 
 from fedstride.rows import State
 
@@ -24,6 +24,7 @@ class Mean:
     share: float  # the cohort's weight in the whole federation: sum of pi_i
     participants: float  # under privacy, those who were expected
     clients: int  # in the whole federation
+    shapes: tuple[Size, ...] = ()  # of the model's tensors, in the order of the update
 
     @property
     def update(self) -> Tensor:

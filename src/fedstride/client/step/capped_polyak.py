@@ -1,11 +1,14 @@
-"""The clients of `auto`: Polyak's step under a cap that the federation moves by votes.
+"""The clients of `auto`: Polyak's step along a direction scaled tensor by tensor, under a cap relative to the weights.
 
-Loizou, Vaswani, Laradji, Lacoste-Julien. Stochastic Polyak step-size for SGD. AISTATS 2021, for the step itself.
-Deviations: the cap, the votes and the lift are ours. The other half is server/auto.py.
+Loizou, Vaswani, Laradji, Lacoste-Julien. Stochastic Polyak step-size for SGD. AISTATS 2021, for the step itself;
+You, Gitman, Ginsburg. Large batch training of convolutional networks. 2017, for steps relative to the weights.
+Deviations: the cap, its votes and the moving target for losses below zero are ours. The other half is server/auto.py.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,20 +18,26 @@ from fedstride.errors import fraction, positive
 from fedstride.oracle import Oracle, along
 from fedstride.rows import Col, Rows, State, Vec, dot, repeat, sq
 
-STARVED = 20  # below 1/20 of its fair share of the squared gradient, a matrix is lifted to its share
+WARM_UP = 5  # rounds until the cap is whole: a network that has not begun to learn is easily ruined
+STEPS_PER_VOTE = 4  # at least: a vote costs one forward pass
+ROUNDING = 1e-4  # predicted falls below this share of the loss are hidden by rounding
 
 
 @dataclass(frozen=True)
 class CappedPolyak:
-    """eta = min{f_B / (|g|^2 / 2), cap}.
+    """y -= eta u with u_j = (r_j / q_j) g_j for each tensor j, and eta = min{2 (f_B - f*) / <g, u>, cap}.
 
-    At its first step of a round a client whose Polyak step exceeds the cap tries the cap itself: it votes +1 if the loss
-    falls as far as Armijo's condition asks, -3 if not, and then halves the cap for itself; 0 if the cap does not bind.
-    In the first round it measures how the gradient is shared among the model's tensors. A server that sends the mean of
-    that back has starved matrices lifted: inputs of a far too small scale would leave the first layer untrained.
+    r_j is the root mean square of the tensor's weights and q_j that of its gradient, so eta is the share of its own size by
+    which a step changes a tensor: no change of units of inputs, loss or parameters matters. A server sends r_j / q_j, the mean
+    loss of the last cohort, f* (0 unless the loss goes below) and the factor `reach` by which the federation extends
+    the cap. Without one, as in the first round, a client takes r_j and q_j from its own first gradient.
+
+    At its first step of a round a client for which the cap binds tries the cap itself. If the loss falls as far as Armijo's
+    condition asks, it votes for a longer reach, with the weight min{1, its loss / the cohort's}: clients that are right
+    already should not decide. If not, it votes -3 and halves the cap for itself.
     """
 
-    cap: float = 0.3  # where no server sends one
+    cap: float = 0.03
     c: float = 0.5  # of Armijo's condition
 
     def __post_init__(self) -> None:
@@ -37,47 +46,80 @@ class CappedPolyak:
 
     def init(self, x: Vec, plan: Plan) -> State:
         zero = torch.zeros_like(plan.size)
-        shapes = plan.shapes or (x.shape,)
-        cap = zero + plan.broadcast.get("cap", self.cap)
-        state = {"eta": zero, "cap": cap, "vote": zero.clone(), "trials": zero.clone()}
-        state["parts"] = zero.repeat(1, len(shapes))  # of the squared gradient, by tensor
-        if plan.round == 0:
-            state["sizes"] = state["parts"] + zero.new_tensor([shape.numel() for shape in shapes])
-        lift = _lift(plan.broadcast["parts"], shapes) if "parts" in plan.broadcast else None
-        return state if lift is None else {**state, "lift": repeat(lift, len(zero))}
+        shapes, sent = plan.shapes or (x.shape,), plan.broadcast
+        cap = zero + self.cap * sent.get("reach", 1.0) * min(1.0, (plan.round + 1) / WARM_UP)
+        votes = [float(plan.round % math.ceil(STEPS_PER_VOTE / tau) == 0 and plan.round > 0) for tau in plan.steps]
+        state = {name: zero.clone() for name in ("eta", "vote", "trials", "loss", "taken")}
+        state |= {"cap": cap, "votes": zero.new_tensor(votes)[:, None]}
+        state |= {"target": zero + sent["target"]} if "target" in sent else {}
+        state |= {"sizes": zero.new_tensor([[s.numel() for s in shapes]]).repeat(len(zero), 1)}
+        state |= {"rms": torch.zeros_like(state["sizes"]), "mean": zero + sent.get("loss", math.inf)}
+        if "scale" in sent:
+            state["scale"] = repeat(spread(sent["scale"], [s.numel() for s in shapes]), len(zero))
+        else:
+            state["radii"] = repeat(radii(x, shapes), len(zero))
+        return state
 
     def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
-        f, g = getattr(oracle, "plain", None) or (L, G)
-        lift = state.get("lift")
-        D, square = (G, sq(g)) if lift is None else (lift * G, dot(g, lift * g))
-        polyak = (f / (0.5 * square + 1e-8)).clamp(min=0)
-        if "started" not in state:
-            state["started"] = torch.ones_like(polyak)
-            if "sizes" in state:
-                sizes = [int(n) for n in state["sizes"][0].tolist()]
-                state["parts"] = torch.cat([sq(part) for part in torch.split(g, sizes, 1)], 1)
-            self._vote(W, L, G, D, polyak, state, oracle)
+        sizes = [int(n) for n in state["sizes"][0].tolist()]
+        rms = torch.cat([(sq(part) / part.shape[1]).sqrt() for part in torch.split(G, sizes, 1)], 1)
+        first = "started" not in state
+        if first:
+            state["started"], state["loss"] = torch.ones_like(L), L.clone()
+            if "target" not in state:
+                state["target"] = 2 * L.clamp(max=0)
+            if "scale" not in state:
+                state["scale"] = spread(ratio(started(state["radii"], L, rms, state["sizes"]), rms), sizes)
+        state["rms"] = state["rms"] + (rms - state["rms"]) / (state["taken"] + 1)
+        state["taken"] = state["taken"] + 1
+        U = state["scale"] * G
+        slope = dot(G, U)
+        polyak = 2 * (L - state["target"]).clamp(min=0) / slope.clamp(min=torch.finfo(W.dtype).tiny)
+        if first:
+            self._vote(W, L, U, slope, polyak, state, oracle)
         state["eta"] = torch.minimum(polyak, state["cap"])
-        return -state["eta"] * D
+        return -state["eta"] * U
 
-    def _vote(self, W: Rows, L: Col, G: Rows, D: Rows, polyak: Col, state: State, oracle: Oracle) -> None:
-        rows = [i for i, binds in enumerate((polyak > state["cap"])[:, 0].tolist()) if binds]
+    def _vote(self, W: Rows, L: Col, U: Rows, slope: Col, polyak: Col, state: State, oracle: Oracle) -> None:
+        asked = (state["votes"] > 0) & (polyak > state["cap"])
+        rows = [i for i, votes in enumerate(asked[:, 0].tolist()) if votes]
         if not rows:
             return
-        cap = state["cap"][rows]
-        value = along(oracle, W, D)(cap, rows)
-        enough = value <= L[rows] - self.c * cap * dot(G[rows], D[rows])
-        state["vote"][rows] = 4 * enough.to(W.dtype) - 3
+        cap, f, fall = state["cap"][rows], L[rows], state["cap"][rows] * slope[rows]
+        enough = along(oracle, W, U)(cap, rows) <= f - self.c * fall
+        enough |= fall < ROUNDING * f.abs()
+        target, mean = state["target"][rows], state["mean"][rows]
+        weight = torch.where(mean < math.inf, ratio(f - target, mean - target).clamp(0, 1), 1.0)
+        state["vote"][rows] = torch.where(enough, weight, -3.0)
         state["cap"][rows] = torch.where(enough, cap, cap / 2)
         state["trials"][rows] += 1
 
 
-def _lift(parts: Vec, shapes: tuple[torch.Size, ...]) -> Vec | None:
-    """Factors of the gradient, coordinate by coordinate; None if no matrix is starved."""
-    fair = parts.mean()
-    matrix = torch.tensor([len(shape) > 1 for shape in shapes], device=parts.device)
-    starved = matrix & (parts > 0) & (STARVED * parts < fair)
-    if not bool(starved.any()):
-        return None
-    factors = torch.where(starved, fair / parts, 1.0)
-    return torch.cat([factor.expand(shape.numel()) for factor, shape in zip(factors, shapes, strict=True)])
+def radii(x: Vec, shapes: Sequence[torch.Size]) -> Vec:
+    """The size of each tensor: the root mean square of its weights.
+
+    Vectors, which may be zero or have few entries, and matrices that are zero have at least the geometric mean of the other
+    matrices' sizes.
+    """
+    rms = torch.stack([(sq(part) / len(part)).sqrt() for part in torch.split(x, [s.numel() for s in shapes])])
+    matrix = torch.tensor([len(s) > 1 for s in shapes], device=x.device)
+    known = rms[matrix & (rms > 0)]
+    known = known if len(known) else rms[rms > 0]
+    typical = known.log().mean().exp() if len(known) else rms.new_zeros(())
+    return torch.where(matrix & (rms > 0), rms, torch.maximum(rms, typical))
+
+
+def spread(values: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """One number per tensor -> one per coordinate; of a vector or of each row."""
+    return torch.cat([v.expand(*v.shape[:-1], n) for v, n in zip(torch.split(values, 1, -1), sizes, strict=True)], -1)
+
+
+def started(radii: torch.Tensor, loss: torch.Tensor, rms: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+    """The radii, or where all are 0, so that they say nothing, the length of Polyak's step along g_j / q_j."""
+    polyak = ratio(2 * loss.clamp(min=0), (rms * sizes).sum(-1, keepdim=True))
+    return torch.where((radii > 0).any(-1, keepdim=True), radii, polyak)
+
+
+def ratio(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a / b, 0 where b is not positive."""
+    return torch.where(b > 0, a / torch.where(b > 0, b, 1.0), 0.0)
