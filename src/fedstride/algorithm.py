@@ -30,7 +30,7 @@ from fedstride.rows import State, Vec
 from fedstride.server import Average, FedDyn, FedNova, FedSplit, Server
 from fedstride.wire import Compressor, Quantize, RandomK, Robust, feedback
 
-UNBOUNDED = ("loss", "rms")  # what `auto` does without under privacy
+UNBOUNDED = ("loss", "mean_squares")  # what `auto` does without under privacy
 READOUTS = ("server", "last", "average")
 
 

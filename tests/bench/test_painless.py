@@ -1,9 +1,11 @@
-"""The price of tuning: what is tried, what counts as the best, and verdicts that can come out either way."""
+"""The price of tuning: runs, what is tried, what counts as the best, and how it is shown."""
 
 from __future__ import annotations
 
 import json
+import math
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -12,45 +14,94 @@ from typer.testing import CliRunner
 
 from fedstride import InvalidInput, study
 from fedstride.bench import painless, show_painless
-from fedstride.bench.painless import FREE, GRIDS, SCALED, SCALES, TASKS, Task, cell, claims, grid, measure, shown
+from fedstride.bench.painless import FREE, GRIDS, SCALES, VARIANTS, cell, grid, measure, shown, trained
+from fedstride.bench.tasks import ACCURACY, FIT, GROUPS, TASKS
 from fedstride.cli import app
 
-ROUNDS = 60
 WORK = {"gradients": 1000, "forwards": 10, "bytes_up": 300, "bytes_down": 200}
+SVG = "{http://www.w3.org/2000/svg}"
 
 
-def run_of(final=80.0, swing=2.0, diverged=None, work=1.0):
-    """A run that rises by equal steps to its final accuracy; its last iterates are `swing` points below."""
-    at = [t for t in range(1, ROUNDS + 1) if diverged is None or t < diverged]
-    scored = [final * t / ROUNDS / 100 if t % 3 == 0 else None for t in at]
-    late = [None if v is None or t <= 48 else v - swing / 100 for t, v in zip(at, scored, strict=True)]
-    losses = [None if v is None else 2 - v for v in scored]
-    history = {"round": at, "test_accuracy": scored, "last_accuracy": late, "test_loss": losses}
-    return {"diverged": diverged, "history": history, "totals": {k: int(v * work) for k, v in WORK.items()}}
+# Runs
 
 
-def usual(config, scale):
-    """FedAvg is best near 0.1, and diverges above 1; FedExP is as good with any eps; `auto` is one point better."""
-    a = config["algorithm"]
-    if a["name"] == "auto":
-        return run_of(81 - (scale != 1))
-    lr = a.get("lr", 0.1)
-    return run_of(80 - 10 * abs(lr - 0.1), diverged=7 if lr > 1 else None)
+@pytest.mark.parametrize("scale", ["", *SCALES])
+def test_a_run(scale):
+    arguments = {**cell("wine", {"name": "auto"}, 0, scale).arguments, "rounds": 2}
+    run = trained(**arguments)
+    assert run["diverged"] is None and 0 < run["accuracy"] <= 1 and math.isfinite(run["loss"])
+    assert run["history"]["round"] == [1, 2] and run["history"]["loss"][-1] == run["loss"]
+    assert run["constant"] == pytest.approx(1.08, abs=0.1), "whatever the scale"
+    assert run["totals"]["gradients"] > 0 and run["scaled"] == bool(scale)
+    json.dumps(run, allow_nan=False)
+
+
+def test_a_run_that_diverges():
+    run = trained("wine", 5, {"name": "fedavg", "lr": 1e38}, 0)
+    assert run["diverged"] is not None
+    json.dumps(run, allow_nan=False)
+
+
+def test_the_readout_is_averaged_but_for_variants(monkeypatch):
+    monkeypatch.setitem(VARIANTS, "same", lambda: painless.RECIPES["auto"]())
+    auto, same, last = (trained("wine", 4, {"name": n}, 0) for n in ("auto", "same", "last iterate"))
+    assert auto["history"] == same["history"] and auto["loss"] != last["loss"]
+
+
+def test_names_of_runs_tell_them_apart():
+    choices = [choice for name in (*GRIDS, *FREE, *VARIANTS) for choice in (grid(name) or [{"name": name}])]
+    cells = [cell(task, choice, seed) for task in ("digits", "digits-cnn") for choice in choices for seed in (0, 1)]
+    cells += [cell("digits", {"name": "auto"}, 0, scale) for scale in SCALES]
+    assert len({c.name for c in cells}) == len(cells)
+    assert shown({"name": "fedexp", "lr": 0.1, "eps": 1e-3}) == "fedexp(lr=0.1,eps=0.001)"
+
+
+def test_a_changed_auto_is_run_again_and_the_others_are_not(monkeypatch):
+    def arguments():
+        return [cell("digits", {"name": n}).arguments for n in ("auto", "last iterate", "fedsls")]
+
+    before = arguments()
+    assert arguments() == before
+    auto = painless.RECIPES["auto"]()
+    monkeypatch.setitem(painless.RECIPES, "auto", lambda: replace(auto, readout="server"))
+    after = arguments()
+    assert after[0] != before[0] and after[2] == before[2]
+
+
+# What is tried, with made-up results
+
+
+def run_of(arguments, accuracy=80.0, diverged=None, loss=None):
+    a = arguments
+    return {
+        **{"task": a["task"], "seed": a["seed"], "scaled": "inputs" in a or "loss" in a, "diverged": diverged},
+        **{"accuracy": accuracy / 100, "loss": 2 - accuracy / 50 if loss is None else loss, "constant": 2.0},
+        **{"history": {}, "totals": WORK, "seconds": 1.0},
+    }
+
+
+def usual(a):
+    """FedAvg is best near 0.1, and diverges above 1; `auto` is three points better, and loses one where it is scaled."""
+    scaled = "inputs" in a or "loss" in a
+    if a["choice"]["name"] == "auto":
+        return run_of(a, 83 - scaled)
+    lr = a["choice"].get("lr", 0.1)
+    return run_of(a, 80 - 10 * abs(lr - 0.1), diverged=7 if lr > 1 else None)
 
 
 @pytest.fixture
 def pretend(monkeypatch, tmp_path):
     """measure() with made-up results, and the cells that it asked for."""
 
-    def go(result=usual, tasks=("digits",), **options):
+    def go(result=usual, tasks=("digits",), call=measure, **options):
         asked = []
 
         def complete(cells, folder, tell=None, workers=None):
             asked.extend(cells)
-            return {c.name: result(c.arguments["config"], c.arguments.get("scale", 1.0)) for c in cells}
+            return {c.name: result(c.arguments) for c in cells}
 
         monkeypatch.setattr(painless, "complete", complete)
-        return measure(list(tasks), tmp_path, **options), asked
+        return call(list(tasks), tmp_path, **options), asked
 
     return go
 
@@ -59,238 +110,153 @@ def rows(report, task="digits"):
     return {row["method"]: row for row in report["results"][task]}
 
 
-@pytest.mark.parametrize(
-    ("name", "full", "coarse"), [("fedavg", 9, 9), ("fedprox", 20, 8), ("fedadam", 25, 8), ("fedexp", 25, 8)]
-)
-def test_the_grids(name, full, coarse):
-    assert (len(grid(name, False)), len(grid(name, True))) == (full, coarse)
-    tried = {shown(choice) for choice in grid(name, False)}
-    assert len(tried) == full
-    assert all(choice["name"] == name and set(choice) == {"name", *GRIDS[name]} for choice in grid(name, True))
-    if name != "fedavg":
-        assert {shown(choice) for choice in grid(name, True)} <= tried
-
-
-def test_every_task_and_choice_is_a_configuration():
-    for task in TASKS:
-        config = cell(task, {"name": "auto"}, seed=3).arguments["config"]
-        training = config["training"]
-        assert training["readout"] == "average" and training["rounds"] // training["evaluate_every"] == 20
-        assert config["data"]["seed"] == config["model"]["seed"] == training["seed"] == 3
-    for name in GRIDS:
-        for choice in grid(name, False):
-            assert cell("digits", choice).arguments["config"]["algorithm"] == choice
-    assert set(SCALED) <= set(TASKS)
-
-
-def test_names_of_runs_tell_them_apart():
-    choices = [{"name": name} for name in FREE] + [choice for name in GRIDS for choice in grid(name, False)]
-    names = {cell(task, choice, seed).name for task in ("digits", "breast-cancer") for choice in choices for seed in (0, 1)}  # fmt: skip
-    assert len(names) == 4 * len(choices)
-    scaled = cell("digits", {"name": "auto"}, scale=20.0)
-    assert scaled.name == "digits auto s0 x20" and scaled.arguments["scale"] == 20.0
-    assert "scale" not in cell("digits", {"name": "auto"}).arguments
+def test_the_grids():
+    sizes = {name: len(grid(name)) for name in (*GRIDS, *FREE)}
+    tuned = {"fedavg": 9, "fedavgm": 7, "fedexp": 7, "fedadam": 12, "scaffold": 5, "client_adam": 6}
+    assert sizes == {**tuned, **dict.fromkeys(FREE, 1)}
+    lr = [choice["lr"] for choice in grid("fedavg")]
+    assert (lr[0], lr[-1]) == (pytest.approx(1e-3), pytest.approx(10))
+    assert all(painless.make(choice) for name in (*GRIDS, *FREE) for choice in grid(name))
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_what_is_run(pretend, seeds):
-    report, asked = pretend(tasks=("digits", "breast-cancer"), seeds=seeds)
-    each = len(FREE) + sum(len(grid(name, False)) for name in GRIDS) + 2
-    assert len(asked) == (2 * each + len(SCALES)) * seeds, "digits also with scaled inputs"
-    assert len({c.name for c in asked}) == len(asked)
-    assert report["seeds"] == seeds
-    assert report["grids"] == {name: len(grid(name, False)) + 2 * (name == "fedavg") for name in GRIDS}
+    report, asked = pretend(tasks=("digits", "wine"), seeds=seeds)
+    each = sum(len(grid(name)) for name in (*GRIDS, *FREE)) + 2
+    assert len(asked) == len({c.name for c in asked}) == (2 * each + len(SCALES)) * seeds, "digits is scaled too"
+    assert report["seeds"] == seeds and report["settings"]["fedavg"] == 11
 
 
-def test_coarse_grids_are_smaller_but_for_fedavg(pretend):
-    report, _ = pretend(coarse=True)
-    assert report["grids"] == {"fedavg": 11, "fedavgm": 4, "fedprox": 8, "fedadam": 8, "scaffold": 4, "fedexp": 8}
-
-
-def test_of_the_tuned_methods_fedavg_is_always_there(pretend):
-    report, asked = pretend(tuned=["fedexp"])
-    assert report["grids"] == {"fedavg": 11, "fedexp": 25}
-    assert len(asked) == 11 + 25 + len(FREE) + len(SCALES)
+def test_fedavg_and_auto_are_always_there(pretend):
+    report, _ = pretend(methods=["fedexp", "fedsls"], seeds=1)
+    assert report["settings"] == {"fedavg": 11, "fedexp": 7, "auto": 1, "fedsls": 1}
+    assert show_painless.rivals(report) == ["fedavg", "fedexp"], "the best of three needs all of them"
+    assert not [c for c in report["claims"] if "best" in c["what"]]
+    show_painless.page(report)
 
 
 def test_the_best_setting_and_its_price(pretend):
-    found = rows(pretend()[0])
+    found = rows(pretend(seeds=2)[0])
     tuned, auto = found["fedavg"], found["auto"]
-    assert tuned["setting"] == "fedavg(lr=0.1)" and tuned["accuracy"] == pytest.approx(80)
-    assert tuned["last"] == pytest.approx(80 * (51 + 54 + 57 + 60) / 4 / 60 - 2)
-    assert tuned["loss"] == pytest.approx(1.2)
-    assert (tuned["runs"], tuned["diverged"]) == (11, 2)
-    assert (tuned["gradients"], tuned["forwards"], tuned["bytes"]) == (11_000, 110, 5_500)
-    assert tuned["own_gradients"] == auto["own_gradients"] == auto["gradients"] == 1000
-    assert found["fedexp"]["runs"] == 25
+    assert tuned["setting"] == "fedavg(lr=0.1)" and tuned["scores"] == [pytest.approx(80)] * 2 and not tuned["edge"]
+    assert (tuned["runs"], tuned["diverged"], tuned["seconds"]) == (22, 4, 22)
+    assert (tuned["gradients"], tuned["forwards"], tuned["bytes"]) == (22_000, 220, 11_000)
+    assert tuned["own_gradients"] == auto["own_gradients"] == auto["gradients"] == 2000
+    assert found["client_adam"]["edge"], "its best rate is the largest of the grid"
 
 
 def test_two_rates_more_are_tried_next_to_the_best(pretend):
-    def result(config, scale):
-        a = config["algorithm"]
-        return run_of(80 - 10 * abs(a.get("lr", 0.1) - 10**-0.75))
-
-    report, asked = pretend(result)
+    report, asked = pretend(lambda a: run_of(a, 80 - 10 * abs(a["choice"].get("lr", 0.1) - 10**-0.75)), seeds=1)
     assert rows(report)["fedavg"]["setting"] == "fedavg(lr=0.177828)"
-    finer = [c.name for c in asked if "fedavg(" in c.name][9:]
-    assert finer in (["digits fedavg(lr=0.0562341) s0", "digits fedavg(lr=0.177828) s0"],
-                     ["digits fedavg(lr=0.177828) s0", "digits fedavg(lr=0.562341) s0"])  # fmt: skip
-
-
-@pytest.mark.parametrize(("ahead", "reached"), [(20, 48), (1, 60), (0, 60), (-1, None)])
-def test_rounds_to_the_accuracy_of_tuned_fedavg(pretend, ahead, reached):
-    report, _ = pretend(lambda config, scale: run_of(80 + ahead * (config["algorithm"]["name"] == "auto")))
-    assert rows(report)["auto"]["rounds_to_target"] == reached
-    assert rows(report)["fedavg"]["rounds_to_target"] == 60
-
-
-def test_a_run_that_diverges_counts_nothing(pretend):
-    """Whatever it had reached before."""
-
-    def result(config, scale):
-        return run_of(500, diverged=50) if config["algorithm"]["name"] == "fedsls" else usual(config, scale)
-
-    found = rows(pretend(result)[0])["fedsls"]
-    assert (found["accuracy"], found["last"], found["diverged"], found["rounds_to_target"]) == (0, 0, 1, None)
+    assert len([c for c in asked if "fedavg(" in c.name]) == 11
 
 
 def test_one_setting_for_all_seeds(pretend):
     """0.1 is best with the first seed, 1 with the second; 0.316 is best for both."""
 
-    def result(config, scale):
-        a, seed = config["algorithm"], config["training"]["seed"]
-        near = {0: {0.1: 90, 0.316: 85, 1.0: 10}, 1: {0.1: 10, 0.316: 85, 1.0: 90}}[seed]
-        return run_of(near.get(float(f"{a.get('lr', 9):.3g}"), 5))
+    def result(a):
+        near = {0: {0.1: 90, 0.316: 85, 1.0: 10}, 1: {0.1: 10, 0.316: 85, 1.0: 90}}[a["seed"]]
+        return run_of(a, near.get(float(f"{a['choice'].get('lr', 9):.3g}"), 5))
 
     tuned = rows(pretend(result, seeds=2)[0])["fedavg"]
-    assert tuned["setting"] == "fedavg(lr=0.316228)" and tuned["accuracy"] == pytest.approx(85)
-    assert (tuned["runs"], tuned["gradients"], tuned["own_gradients"]) == (22, 22_000, 2_000)
+    assert tuned["setting"] == "fedavg(lr=0.316228)" and tuned["score"] == pytest.approx(85)
 
 
-def test_scaled_inputs_are_for_auto_alone(pretend):
-    report, _ = pretend(tasks=("digits", "breast-cancer"))
-    assert report["scaled"] == {"digits": {"1": pytest.approx(81), "0.05": pytest.approx(80), "20": pytest.approx(80)}}
-    assert len(show_painless.scaled(report)) == 2
+def test_a_run_that_diverges_counts_nothing(pretend):
+    report, _ = pretend(lambda a: run_of(a, 99, diverged=30) if a["choice"]["name"] == "fedsls" else usual(a), seeds=1)
+    found = rows(report)["fedsls"]
+    assert (found["score"], found["loss"], found["diverged"]) == (0, None, 1)
+    json.dumps(report, allow_nan=False)
+    show_painless.svg(report)
 
 
-AUTO = {
-    "method": "auto",
-    "accuracy": 82.0,
-    "gradients": 1050,
-    "own_gradients": 1050,
-    "diverged": 0,
-    "rounds_to_target": 50,
-}
-TUNED = {"method": "fedavg", "accuracy": 81.0, "last": 80.0, "gradients": 11_000, "own_gradients": 1000}
-LAST, LAST_MEAN, AVERAGED, AVERAGED_MEAN = (
-    "points ahead of tuned FedAvg's last iterate",
-    "points ahead of its last iterate, mean",
-    "points ahead of its averaged read-out",
-    "points ahead of its averaged read-out, mean",
-)
-PRICE, EQUAL = "gradients of tuning FedAvg, in runs of auto", "the same, until auto has FedAvg's accuracy"
+def test_a_fit_is_the_way_from_the_constant_to_the_lowest_loss(pretend):
+    assert TASKS["regression"].score == FIT and TASKS["digits"].score == ACCURACY
+
+    def result(a):
+        name, scaled = a["choice"]["name"], "inputs" in a
+        by = {"auto": 0.5, "fedsls": 1.0, "fedsps": 2.5, "fedngn": 0.0}
+        return run_of(a, loss=0.3 - 5 * scaled if scaled else by.get(name, 0.75) + a["seed"])
+
+    found = rows(pretend(result, ["regression"], seeds=2)[0], "regression")
+    assert found["auto"]["scores"] == [pytest.approx(75), pytest.approx(50)]
+    assert found["fedsls"]["scores"] == [pytest.approx(50), pytest.approx(0)]
+    assert found["fedsps"]["scores"] == [0, 0], "worse than the constant prediction"
+    assert found["fedngn"]["scores"] == [100, 100], "the lowest of a seed; scaled runs do not count"
 
 
-def stated(autos, tuned=TUNED, scaled=82.0):
-    """Claims by what they say, of tasks named by letters."""
-    found = dict(zip("abc", [[tuned, {**AUTO, **auto}] for auto in autos], strict=False))
-    made = claims(found, {"a": {"1": 82.0, "20": scaled}} if scaled else {}, dict.fromkeys(found, 60))
-    return {claim["what"]: claim for claim in made}
-
-
-@pytest.mark.parametrize(
-    ("auto", "missed"),
-    [
-        ({}, set()),
-        ({"accuracy": 81.9}, {AVERAGED_MEAN}),
-        ({"accuracy": 79.6}, {LAST_MEAN, AVERAGED_MEAN}),
-        ({"accuracy": 79.4}, {LAST, LAST_MEAN, AVERAGED, AVERAGED_MEAN}),
-        ({"gradients": 1100}, set()),
-        ({"gradients": 1101}, {"gradients per local step", PRICE}),
-        ({"diverged": 1}, {"runs that diverged"}),
-        ({"rounds_to_target": None}, {EQUAL}),
-    ],
-)
-def test_claims_are_kept_and_missed(auto, missed):
-    made = stated([auto])
-    assert {what for what, claim in made.items() if not claim["kept"]} == missed
-    assert len(made) == 9
-
-
-def test_claims_on_the_price_and_on_scaled_inputs():
-    equal = stated([{}])[EQUAL]
-    assert equal["kept"] and equal["measured"] == pytest.approx(11_000 / 1050 * 60 / 50)
-    assert stated([{}], {**TUNED, "gradients": 10_000})[PRICE]["kept"] is False
-    cost = "points that scaled inputs cost"
-    assert stated([{}], scaled=81.0)[cost]["kept"] is True
-    assert stated([{}], scaled=80.9)[cost] | {"measured": 1.1} == {
-        "what": cost, "task": "a, x 20", "measured": 1.1, "relation": "<=", "bound": 1.0, "kept": False,
-    }  # fmt: skip
-    assert cost not in stated([{}], scaled=None), "no task with scaled inputs, no claim"
-
-
-def test_claims_are_about_the_worst_task_or_the_mean():
-    made = stated([{}, {"accuracy": 79.0, "gradients": 1060}, {"accuracy": 90.0, "diverged": 2}])
-    assert (made[LAST]["task"], made[LAST]["measured"], made[LAST]["kept"]) == ("b", -1.0, False)
-    assert (made[AVERAGED]["task"], made[AVERAGED]["measured"]) == ("b", -2.0)
-    assert (made[LAST_MEAN]["task"], made[LAST_MEAN]["kept"]) == ("", True)
-    assert made[LAST_MEAN]["measured"] == pytest.approx(11 / 3)
-    assert (made["gradients per local step"]["task"], made["runs that diverged"]["task"]) == ("b", "c")
+# What is shown
 
 
 def test_tables(pretend):
-    report, _ = pretend(tasks=("digits", "breast-cancer"))
-    head, digits, cancer = show_painless.by_task(report)
-    assert digits == ["digits", "0.1", "72.0", "80.0", "81.0", "+9.0", "+1.0", "60", "60", "11.0"]
-    assert len(head) == len(digits) == len(cancer)
+    report, _ = pretend(tasks=("digits", "wine", "lstm"), seeds=3)
+    head, digits, *_ = show_painless.by_task(report)
+    assert digits[:4] == ["digits", "accuracy", "0.1", "80.0"] and digits[-1] == "11.0"
+    assert digits[head.index("ahead of FedAvg")] == "+3.0 ± 0.0"
+    assert len(head) == len(digits)
     table = {row[0]: row for row in show_painless.by_method(report)}
     assert list(table)[1:] == [*GRIDS, *FREE]
-    assert table["auto"][1:6] == ["1", "0", "+1.0", "+1.0", "digits"] and table["auto"][-3::2] == ["1.0", "1.0"]
-    assert table["fedavg"][1:4] == ["11", "4", "+0.0"] and table["fedavg"][-3::2] == ["11.0", "11.0"]
-    verdicts = [row[-1] for row in show_painless.claims(report)[1:]]
-    assert verdicts == ["met" if c["kept"] else "missed" for c in report["claims"]]
+    assert table["fedavg"][1:5] == ["11", "0", "18 of 99", "+0.0"]
+    assert table["auto"][4:7] == ["+3.0"] * 3 and table["auto"][-4] == "1.0"
+    assert len(show_painless.by_group(report)) == 1 + 4 * 4, "three groups and all, against four rivals"
+    assert show_painless.scaled(report)[1] == ["digits", *["+1.0 ± 0.0"] * 4]
     text = show_painless.markdown(report)
-    assert text.startswith("2 tasks, 1 seed(s); settings tried: fedavg 11,")
-    assert "| " + " | ".join(digits) + " |" in text
+    assert text.startswith("3 tasks, 3 seed(s), averaged read-out; settings tried: fedavg 11,")
+    assert "which favours them" in text and "| " + " | ".join(digits) + " |" in text
 
 
-def test_the_price_of_several_seeds_is_in_runs_of_auto(pretend):
-    table = {row[0]: row for row in show_painless.by_method(pretend(seeds=3)[0])}
-    assert (table["auto"][1], table["auto"][-3]) == ("3", "3.0")
-    assert (table["fedavg"][1], table["fedavg"][-3]) == ("33", "33.0")
+def test_tasks_are_ordered_by_group_and_points(pretend):
+    def result(a):
+        best = {"mnist-mlp": 95, "digits": 85, "wine": 99}.get(a["task"], 70)
+        return run_of(a, best if a["choice"]["name"] == "auto" else 80)
+
+    report, _ = pretend(result, ("lstm", "wine", "digits", "mnist-mlp"), seeds=1)
+    assert show_painless.ordered(report) == ["mnist-mlp", "digits", "wine", "lstm"]
 
 
-@pytest.mark.parametrize("bad", [0.0, 60.0])
-def test_the_picture_is_well_formed_and_names_every_method(pretend, bad):
-    """Also where a method is far behind."""
+@pytest.mark.parametrize("auto", [81.0, 20.0, 100.0])
+def test_the_picture(pretend, auto):
+    """Nothing is drawn off the scale, and what lies beyond is written as a number."""
 
-    def result(config, scale):
-        return run_of(80 - bad) if config["algorithm"]["name"] == "fedsps" else usual(config, scale)
+    def result(a):
+        noise = 3 * a["seed"] * (a["task"] == "wine")
+        return run_of(a, auto - noise if a["choice"]["name"] == "auto" else 75)
 
-    report, _ = pretend(result, tasks=("digits", "breast-cancer"))
-    root = ElementTree.fromstring(show_painless.svg(report))
-    ns = "{http://www.w3.org/2000/svg}"
-    assert root.tag == f"{ns}svg"
+    text = show_painless.svg(pretend(result, ("digits", "wine"), seeds=3)[0])
+    root = ElementTree.fromstring(text)
     _, _, width, height = map(float, root.get("viewBox").split())
-    circles = root.findall(f"{ns}circle")
-    assert len(circles) == 3 * (len(GRIDS) + len(FREE)), "two tasks and a mean"
-    assert all(0 <= float(c.get("cx")) <= width and 0 <= float(c.get("cy")) <= height for c in circles)
-    assert {*GRIDS, *FREE} <= {text.text for text in root.findall(f"{ns}text")}
+    left, right = show_painless.LEFT, show_painless.LEFT + show_painless.WIDTH
+    circles = root.findall(f"{SVG}circle")
+    assert all(left <= float(c.get("cx")) <= right and 0 <= float(c.get("cy")) <= height for c in circles)
+    words = [t.text for t in root.findall(f"{SVG}text")]
+    assert all(0 <= float(t.get("x")) <= width for t in root.findall(f"{SVG}text"))
+    assert {TASKS["digits"].what, TASKS["wine"].what, GROUPS["looked"], GROUPS["unseen"], "11.0"} <= set(words)
+    off = {81.0: [], 20.0: ["-55", "-58"], 100.0: ["+25", "+22"]}[auto]
+    assert all(words.count(v) == 2 for v in off) and len(circles) == (2 if off else 6), "legend and two marks a task"
+    assert "prefers-color-scheme:dark" in text and "<rect" not in text, "the page shows through"
 
 
 def test_the_page_escapes_what_it_shows(pretend):
-    report, _ = pretend()
-    report["results"]["digits"][-1]["method"] = "a < b & c"
+    report, _ = pretend(seeds=1)
+    report["tasks"]["digits"]["what"] = "a < b & c"
     page = show_painless.page(report)
-    assert page.startswith("<!doctype html>") and "<td>a &lt; b &amp; c</td>" in page and "<td>a < b" not in page
+    assert page.startswith("<!doctype html>") and "a &lt; b &amp; c" in page and "a < b" not in page
     assert show_painless.TITLE in page
     assert ElementTree.fromstring(show_painless.svg(report)) is not None
 
 
-def test_without_optuna_trials_are_refused(pretend, monkeypatch):
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(InvalidInput, match=r"--trials needs Optuna; .*'fedstride\[tune\]'"):
-        pretend(trials=2)
+def test_an_ablation_is_about_points_ahead_of_auto(pretend):
+    points = {"auto": 80.0, "last iterate": 78.0, "plain mean": 81.0}
+    report, asked = pretend(
+        lambda a: run_of(a, points[a["choice"]["name"]]), ("digits", "wine"), painless.ablation, seeds=2
+    )
+    assert len(asked) == 2 * 2 * (1 + len(VARIANTS))
+    assert report["variants"]["last iterate"]["mean"] == pytest.approx(-2)
+    assert show_painless.variants(report)[1][:4] == ["last iterate", "-2.0", "-2.0", "-2.0"]
+    assert show_painless.variants_by_task(report)[1] == ["digits", "80.0", "-2.0 ± 0.0", "+1.0 ± 0.0"]
+
+
+# Optuna
 
 
 class Study:
@@ -314,57 +280,82 @@ def test_what_optuna_finds_has_its_own_price(pretend, monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "optuna", fake)
     Study.told.clear()
-    report, _ = pretend(trials=3)
+    report, _ = pretend(trials=3, seeds=1)
     found = rows(report)
     searched = found["fedavg by Optuna"]
     assert (searched["setting"], searched["runs"], searched["diverged"]) == ("fedavg(lr=0.03)", 3, 1)
     assert searched["gradients"] == 3_000 and found["fedavg"]["gradients"] == 11_000
-    assert found["fedadam by Optuna"]["setting"] == "fedadam(lr=0.03,server_lr=0.03)"
     assert Study.told == 2 * [pytest.approx(79.3), pytest.approx(79), 0.0]
-    assert show_painless.methods(report)[-len(FREE) :] == list(FREE)
+    show_painless.markdown(report)
+
+
+def test_without_optuna_nothing_is_run(pretend, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    asked = []
+    with pytest.raises(InvalidInput, match=r"--trials needs Optuna; .*'fedstride\[tune\]'"):
+        pretend(lambda a: asked.append(a) or usual(a), trials=2)
+    assert asked == []
+
+
+# The command
 
 
 def command(*arguments):
     return CliRunner().invoke(app, ["bench", "painless", *arguments])
 
 
-def test_unknown_tasks_and_methods_are_refused():
-    done = command("--task", "digit")
-    assert done.exit_code == 2 and "--task 'digit' is unknown; did you mean 'digits'" in done.stderr
-    done = command("--method", "auto")
-    assert done.exit_code == 2 and "--method 'auto' is unknown" in done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--task", "digit"], "--task 'digit' is unknown; did you mean 'digits'"),
+        (["--group", "user"], "--group 'user' is unknown; did you mean 'users'"),
+        (["--method", "fedavgg"], "--method 'fedavgg' is unknown"),
+        (["--group", "users", "--task", "digits"], "none of the tasks digits is in the group users"),
+    ],
+)
+def test_unknown_tasks_groups_and_methods_are_refused(arguments, says):
+    done = command(*arguments)
+    assert done.exit_code == 2 and says in done.stderr
 
 
 @pytest.fixture
 def tiny(monkeypatch, tmp_path):
-    """One task of a few rounds, two rates, one free algorithm, in this process."""
-    settings = {"data.clients": 8, "training.cohort": 3, "training.batch_size": 40, "model.name": "softmax"}
+    """One task of two rounds, two rates, one free algorithm, in this process."""
     monkeypatch.setattr(study, "cores", lambda: 1)
-    monkeypatch.setattr(painless, "TASKS", {"digits": Task("digits", "tiny", 5, settings)})
+    monkeypatch.setitem(TASKS, "wine", replace(TASKS["wine"], rounds=2))
     monkeypatch.setattr(painless, "GRIDS", {"fedavg": {"lr": [0.1, 1e38]}})
     monkeypatch.setattr(painless, "FREE", ("auto",))
+    monkeypatch.setattr(painless, "SCALED", ("wine",))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "runs" / "painless"
 
 
 def test_the_command_writes_what_it_shows_and_goes_on_where_it_stopped(tiny, monkeypatch):
-    done = command("--markdown")
+    options = ("--task", "wine", "--seeds", "1")
+    done = command(*options, "--markdown")
     assert done.exit_code == 0, done.output
     report = json.loads((tiny / "painless.json").read_text())
-    found = rows(report)
+    found = rows(report, "wine")
     assert (found["fedavg"]["runs"], found["fedavg"]["diverged"]) == (4, 1)
-    assert found["fedavg"]["setting"].startswith("fedavg(lr=0.")
-    assert 0 < found["auto"]["accuracy"] <= 100
+    assert 0 < found["auto"]["score"] <= 100
     assert done.stdout.strip() == show_painless.markdown(report)
     assert (tiny / "painless.svg").read_text() == show_painless.svg(report)
     assert show_painless.TITLE in (tiny / "painless.html").read_text()
-    assert len(list((tiny / "cells").iterdir())) == 7, "two rates, two more, auto, and auto with inputs of two scales"
+    assert len(list((tiny / "cells").iterdir())) == 9, "two rates, two more, auto, and auto on four scales"
 
     monkeypatch.setattr(study, "_one", lambda cell, folder: pytest.fail(f"{cell.name} is run again"))
-    again = command("--json")
+    again = command(*options, "--json")
     assert json.loads(again.stdout) == report
-    shown_ = command()
-    assert shown_.exit_code == 0 and "price of tuning" in shown_.stdout and "Written: runs/painless" in shown_.stdout
+    plain = command(*options)
+    assert plain.exit_code == 0 and "price of tuning" in plain.stdout and "Written to runs/painless" in plain.stdout
+
+
+def test_the_ablation_uses_the_same_runs_of_auto(tiny):
+    done = command("--task", "wine", "--seeds", "1", "--ablation")
+    assert done.exit_code == 0 and "plain mean" in done.stdout, done.output
+    report = json.loads((tiny / "ablation.json").read_text())
+    assert set(report["variants"]) == set(VARIANTS) and not (tiny / "painless.json").exists()
+    assert len(list((tiny / "cells").iterdir())) == 1 + len(VARIANTS)
 
 
 def test_a_stopped_command_says_how_to_go_on(tiny, monkeypatch):
@@ -372,36 +363,6 @@ def test_a_stopped_command_says_how_to_go_on(tiny, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(study, "_one", stop)
-    done = command()
+    done = command("--task", "wine")
     assert done.exit_code == 130 and "What was computed is kept; go on with: the same command" in done.stderr
     assert not (tiny / "painless.json").exists()
-
-
-def test_a_scaled_run_that_diverges_counts_as_nothing(pretend):
-    report, _ = pretend(lambda c, s: run_of(81, diverged=59) if s == 20.0 else usual(c, s))
-    assert report["scaled"]["digits"]["20"] == 0
-
-
-def test_scaled_inputs_are_averaged_over_the_seeds_too(pretend):
-    report, _ = pretend(lambda c, s: run_of(80 + 3 * c["training"]["seed"]), seeds=3)
-    assert len(set(report["scaled"]["digits"].values())) == 1
-
-
-def test_a_method_that_diverges_at_once_breaks_nothing(pretend):
-    def result(config, scale):
-        if config["algorithm"]["name"] != "fedsps":
-            return usual(config, scale)
-        return {**run_of(diverged=1), "totals": dict.fromkeys(("gradients", "forwards", "bytes_up", "bytes_down"), 0)}
-
-    report, _ = pretend(result)
-    json.dumps(report, allow_nan=False)
-    assert "fedsps" in show_painless.svg(report)
-    assert "diverged" in show_painless.markdown(report)
-
-
-def test_without_optuna_nothing_is_run(pretend, monkeypatch):
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    asked = []
-    with pytest.raises(InvalidInput, match="needs Optuna"):
-        pretend(lambda c, s: asked.append(c) or usual(c, s), trials=2)
-    assert asked == []

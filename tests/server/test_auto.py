@@ -43,11 +43,13 @@ def twin(model, clients, rounds, steps, below):
         target = lowest - max(first - lowest, -lowest) if lowest < 0 else 0.0
         deltas, votes, losses, gradients = [], [], [], []
         for data in clients:
-            y, cap, vote, seen, used = x.clone(), 0.03 * reach * min(1, (t + 1) / 5), 0.0, [], q
+            y, cap, vote, seen, used = x.clone(), 0.03 * reach * min(1, (t + 1) / 5), 0.0, [], None
+            if q is not None:
+                used = [math.sqrt(square) for square in q]
             for k in range(steps):
                 f, g = loss_and_gradient(data, y, below)
-                seen.append([rms(g[:5]), abs(float(g[5]))])
-                used = used or seen[0]
+                seen.append([float((g[:5] ** 2).mean()), float(g[5] ** 2)])
+                used = used or [math.sqrt(square) for square in seen[0]]
                 u = torch.cat([now[0] / used[0] * g[:5], now[1] / used[1] * g[5:]])
                 slope = float(g @ u)
                 if k == 0:

@@ -17,7 +17,14 @@ from fedstride.wire import WeightedMean
 from fedstride.wire.secure import COUNTS, MEANS, MODULUS, Layout, Secure, Summed
 from tests.problems import SIZES, STEPS, classification, classifier, learn
 
-BOUNDS = {"control": 30.0, "gradient": 30.0, "rms": 100.0, "loss": 100.0, "stats": 100.0, "effective_steps": 10.0}
+BOUNDS = {
+    "control": 30.0,
+    "gradient": 30.0,
+    "mean_squares": 1000.0,
+    "loss": 100.0,
+    "stats": 100.0,
+    "effective_steps": 10.0,
+}
 SECURE = Secure(20.0, BOUNDS)
 WEIGHTS = [float(n) for n in SIZES]
 

@@ -1,190 +1,336 @@
-"""The price of tuning: algorithms without a knob against algorithms tuned over their papers' grids, on many tasks."""
+"""The price of tuning: algorithms without a knob against tuned ones, on the tasks of tasks.py.
+
+All are judged by the averaged read-out, so that like is compared with like. A tuned method has one setting per task for all
+seeds, picked by its test score: this favours the tuned methods.
+"""
 
 from __future__ import annotations
 
+import ast
+import inspect
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from itertools import chain, product
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from hashlib import sha256
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedstride.errors import InvalidInput
-from fedstride.study import Cell, Result, Tell, complete, training
-from fedstride.verify.law import KEEPS
+from torch import Tensor
 
-EVALUATIONS = 20  # of a run, evenly spread
-Choice = dict[str, Any]  # an algorithm's name and its arguments
+from fedstride import losses
+from fedstride.algorithm import Algorithm
+from fedstride.bench import verdicts
+from fedstride.bench.task_parts import constant
+from fedstride.bench.tasks import ACCURACY, TASKS, Setup
+from fedstride.client.step import NGN, Adam
+from fedstride.engine import Local
+from fedstride.errors import FedstrideWarning, GivenUp, InvalidInput
+from fedstride.recipes import RECIPES
+from fedstride.run import train
+from fedstride.server import Average, DoG, Prodigy
+from fedstride.study import SUMMED, Cell, Result, Tell, complete
+
+EVALUATIONS = 8  # of a run, evenly spread
+Choice = dict[str, Any]  # a method's name and its arguments
+Make = Callable[..., Algorithm]
 Report = dict[str, Any]
-Pick = Callable[..., str] | None  # min or max, of the names of tasks; None: the mean
 
-# FedAvg's first paper tried 11 to 13 rates; here 9, and 2 more around the best. The others: the grids of 003, appendix D.
-RATES = [10**e for e in (-3, -2.5, -2, -1.5, -1, -0.5, 0, 0.5, 1)]
-LR = [10**e for e in (-2, -1.5, -1, -0.5, 0)]
-GRIDS: dict[str, dict[str, list[float]]] = {
-    "fedavg": {"lr": RATES},
-    "fedavgm": {"lr": LR},
-    "fedprox": {"lr": LR, "mu": [0.001, 0.01, 0.1, 1.0]},
-    "fedadam": {"lr": LR, "server_lr": [10**e for e in (-2, -1.5, -1, -0.5, 0)]},
-    "scaffold": {"lr": LR},
-    "fedexp": {"lr": LR, "eps": [10**e for e in (-3, -2.5, -2, -1.5, -1)]},
+
+def rates(low: float, high: float) -> list[float]:
+    """Half a decade apart, from 10^low to 10^high."""
+    return [10 ** (low + i / 2) for i in range(round(2 * (high - low)) + 1)]
+
+
+GRIDS: dict[str, dict[str, list[float]]] = {  # FedAvg gets two rates more, next to the best
+    "fedavg": {"lr": rates(-3, 1)},
+    "fedavgm": {"lr": rates(-2.5, 0.5)},
+    "fedexp": {"lr": rates(-2, 1), "eps": [1e-3]},
+    "fedadam": {"lr": rates(-1.5, 0), "server_lr": rates(-2, -1)},
+    "scaffold": {"lr": rates(-1.5, 0.5)},
+    "client_adam": {"lr": rates(-4, -1.5)},
 }
-COARSE: dict[str, list[float]] = {"lr": LR[1:], "mu": [0.01, 0.1], "server_lr": [0.01, 0.1], "eps": [0.001, 0.1]}
-FREE = ("auto", "delta_sgd", "fedsls", "fedexpsls", "fedsps")
-
-
-@dataclass(frozen=True)
-class Task:
-    """A preset with settings."""
-
-    preset: str
-    what: str
-    rounds: int
-    settings: dict[str, Any] = field(default_factory=dict)
-
-
-CNN = {
-    "model.options": {"width": 6, "hidden": 32, "dropout": 0},
-    "data.samples": 200,
-    "training.batch_size": 50,
+COMPOSED: dict[str, Make] = {  # methods that are not recipes
+    "client_adam": lambda lr: Algorithm(Adam(lr), name="client_adam"),
+    "ngn_prodigy": lambda: Algorithm(NGN(), Prodigy(), name="ngn_prodigy"),
+    "ngn_dog": lambda: Algorithm(NGN(), DoG(), name="ngn_dog"),
 }
-SOFTMAX = {"model.name": "softmax"}
-TASKS = {
-    "digits": Task("digits", "digits, MLP, 2 classes a client", 60),
-    "breast-cancer": Task("breast_cancer", "breast cancer, linear, alpha 0.5", 60),
-    "fashion-linear-0.1": Task("fashion_mnist", "Fashion-MNIST, linear, alpha 0.1", 100, SOFTMAX),
-    "fashion-linear-1": Task("fashion_mnist", "Fashion-MNIST, linear, alpha 1", 100, {**SOFTMAX, "data.alpha": 1.0}),
-    "mnist-mlp-0.1": Task(
-        "mnist", "MNIST, MLP, alpha 0.1", 60, {"model.name": "mlp", "model.options": {"hidden": [100]}}
-    ),
-    "writers-mlp": Task(
-        "mnist_writers", "MNIST by writer, MLP", 60, {"model.name": "mlp", "model.options": {"hidden": [50]}}
-    ),
-    "covtype-linear-1": Task("covtype", "covtype, linear, alpha 1", 60),
-    "covtype-mlp-0.1": Task(
-        "covtype",
-        "covtype, MLP, alpha 0.1",
-        60,
-        {"model.name": "mlp", "model.options": {"hidden": [64]}, "data.alpha": 0.1, "data.samples": 500},
-    ),
-    "shakespeare-mlp": Task(
-        "shakespeare",
-        "Shakespeare by role, MLP on 12 characters",
-        60,
-        {"model.name": "char_mlp", "training.local_steps": 10},
-    ),
-    "fashion-cnn-0.1": Task("fashion_mnist", "Fashion-MNIST, CNN, alpha 0.1", 60, CNN),
-    "fashion-cnn-1": Task("fashion_mnist", "Fashion-MNIST, CNN, alpha 1", 60, {**CNN, "data.alpha": 1.0}),
-    "cifar-cnn-0.1": Task("cifar10", "CIFAR-10, CNN, alpha 0.1", 60, CNN),
-    "cifar-cnn-1": Task("cifar10", "CIFAR-10, CNN, alpha 1", 60, {**CNN, "data.alpha": 1.0}),
+FREE = (
+    "auto",
+    "delta_sgd",
+    "fedsls",
+    "fedexpsls",
+    "fedsps",
+    "feddecsps",
+    "fedngn",
+    "ngn_prodigy",
+    "ngn_dog",
+)
+ALWAYS = ("fedavg", "auto")  # whatever methods are chosen
+
+# For --ablation: `auto` with one part changed. Their own read-out counts.
+VARIANTS: dict[str, Callable[[], Algorithm]] = {
+    "last iterate": lambda: replace(RECIPES["auto"](), readout="last"),
+    "plain mean": lambda: Algorithm(RECIPES["auto"]().step, Average(), readout="average", name="plain mean"),
+}
+
+SCALED = ("digits", "fashion-linear", "mnist-mlp", "covtype-mlp", "cifar-cnn", "regression", "digits-cnn")
+SCALES: dict[str, dict[str, float]] = {  # of the problem, for `auto`
+    "inputs x 0.05": {"inputs": 0.05},
+    "inputs x 20": {"inputs": 20.0},
+    "loss x 0.01": {"loss": 0.01},
+    "loss x 100": {"loss": 100.0},
 }
 
 
-SCALES = (0.05, 20.0)  # of the inputs of SCALED, for `auto`
-SCALED = ("fashion-linear-0.1", "covtype-linear-1", "covtype-mlp-0.1", "mnist-mlp-0.1", "digits", "fashion-cnn-0.1")
+def make(choice: Choice) -> Algorithm:
+    name, arguments = choice["name"], {key: value for key, value in choice.items() if key != "name"}
+    made = VARIANTS.get(name) or COMPOSED.get(name) or RECIPES[name]
+    return made(**arguments)
 
 
-def cell(task: str, algorithm: Choice, seed: int = 0, scale: float = 1.0) -> Cell:
-    """One run; averaged read-out for every algorithm, so that like is compared with like."""
-    t = TASKS[task]
-    common = {
-        "training.rounds": t.rounds,
-        "training.evaluate_every": max(1, t.rounds // EVALUATIONS),
-        "training.readout": "average",
-        **{f"{part}.seed": seed for part in ("training", "data", "model")},
-    }
-    chosen = {f"algorithm.{key}": value for key, value in algorithm.items()}
-    run = training(f"{task} {shown(algorithm)} s{seed}", {**t.settings, **common, **chosen}, t.preset)
-    return (
-        run if scale == 1 else replace(run, name=f"{run.name} x{scale:g}", arguments={**run.arguments, "scale": scale})
-    )
+def cell(task: str, choice: Choice, seed: int = 0, scale: str = "") -> Cell:
+    """One run; `scale` is a name of SCALES."""
+    arguments = {"task": task, "rounds": TASKS[task].rounds, "choice": choice, "seed": seed, **SCALES.get(scale, {})}
+    if choice["name"] == "auto" or choice["name"] in VARIANTS:
+        arguments["code"] = _code(make(choice))  # runs of another `auto` are not taken for those of this one
+    return Cell(_name(task, choice, seed, scale), trained, arguments)
 
 
-def shown(algorithm: Choice) -> str:
-    arguments = ",".join(f"{k}={v:.6g}" for k, v in algorithm.items() if k != "name")
-    return f"{algorithm['name']}({arguments})" if arguments else str(algorithm["name"])
+def _name(task: str, choice: Choice, seed: int, scale: str) -> str:
+    return " ".join([task, shown(choice), f"s{seed}", *([scale] if scale else [])])
 
 
-def grid(name: str, coarse: bool) -> list[Choice]:
-    """All that is tried for a tuned algorithm."""
-    axes = GRIDS[name] if name == "fedavg" or not coarse else {key: COARSE[key] for key in GRIDS[name]}
+def _code(algorithm: Algorithm) -> str:
+    """A digest of the parts and of their modules, without comments."""
+    modules = [inspect.getmodule(type(part)) for part in (algorithm.step, algorithm.server)]
+    trees = [ast.dump(ast.parse(inspect.getsource(module))) for module in modules if module is not None]
+    return sha256("\n".join([repr(algorithm), *trees]).encode()).hexdigest()[:16]
+
+
+def shown(choice: Choice) -> str:
+    arguments = ",".join(f"{k}={v:.6g}" for k, v in choice.items() if k != "name")
+    return f"{choice['name']}({arguments})" if arguments else str(choice["name"])
+
+
+def grid(name: str) -> list[Choice]:
+    """All that is tried for a method at first."""
+    axes = GRIDS.get(name, {})
     return [{"name": name, **dict(zip(axes, values, strict=True))} for values in product(*axes.values())]
+
+
+def trained(
+    task: str, rounds: int, choice: Choice, seed: int, inputs: float = 1.0, loss: float = 1.0, code: str = ""
+) -> Result:
+    """Train on a task. `inputs` and `loss` multiply those of the task; losses in the result are divided by it again."""
+    setup, start = _setup(task, seed), time.process_time()
+    clients, test = setup.clients, setup.test
+    if inputs != 1:
+        clients, test = [(inputs * x, y) for x, y in clients], (inputs * test[0], test[1])
+    own = losses.resolve(setup.loss)
+
+    def scaled(output: Tensor, target: Tensor) -> Tensor:
+        return loss * own(output, target)
+
+    diverged = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FedstrideWarning)
+        try:
+            run = train(
+                setup.model,
+                setup.loss if loss == 1 else scaled,
+                clients,
+                make(choice),
+                test=test,
+                rounds=rounds,
+                seed=seed,
+                engine=Local(workers=1),
+                readout=None if choice["name"] in VARIANTS else "average",
+                evaluate_every=max(1, rounds // EVALUATIONS),
+                **setup.arguments,
+            )
+        except GivenUp as error:
+            run, diverged = error.run, error.round
+    tested = [row for row in run.history if row["test_loss"] is not None]
+    values = [_finite(row["test_loss"], loss) for row in tested]
+    if diverged is None and values[-1] is None:
+        diverged = rounds
+    return {
+        **{"task": task, "seed": seed, "scaled": (inputs, loss) != (1, 1)},
+        "diverged": diverged,
+        "accuracy": tested[-1]["test_accuracy"] if tested else None,
+        "loss": values[-1] if values else None,
+        "constant": constant(own, test[1]),
+        "history": {
+            "round": [row["round"] for row in tested],
+            "loss": values,
+            "accuracy": [row["test_accuracy"] for row in tested],
+        },
+        "totals": {name: sum(row[name] for row in run.history) for name in SUMMED},
+        "seconds": round(time.process_time() - start, 2),  # of the processor
+    }
+
+
+@lru_cache(1)  # runs that follow each other differ in the method first
+def _setup(task: str, seed: int) -> Setup:
+    return TASKS[task].make(seed)
+
+
+def _finite(value: float, divisor: float) -> float | None:
+    return float(f"{value / divisor:.7g}") if math.isfinite(value) else None
 
 
 @dataclass(frozen=True)
 class Tried:
-    """What a method came to on a task: its best run, and the price of finding it."""
+    """What a method came to on a task: its best setting, and the price of finding it."""
 
     method: str
-    setting: str  # of the best run
+    setting: str  # the best
+    edge: bool  # its learning rate is the first or the last of the grid
     runs: int
     diverged: int
-    accuracy: float  # per cent, of the averaged read-out after the last round
-    last: float  # of the last iterates, mean of the last evaluations
-    loss: float | None  # None: it diverged
-    rounds_to_target: int | None  # to the accuracy of the best tuned FedAvg
+    scores: list[float]  # by seed, of the best setting
+    score: float  # their mean
+    loss: float | None  # mean over the seeds; None: it diverged
     gradients: int  # samples, of all runs
     forwards: int
     bytes: int
-    own_gradients: int  # of the best run alone
+    seconds: float
+    own_gradients: int  # of the best setting alone
+    own_forwards: int
+
+
+class Scores:
+    """Points of runs, 0 to 100; `fit` depends on the lowest loss that any run of the task and the seed reached."""
+
+    def __init__(self, results: dict[str, Result], seeds: int) -> None:
+        self.results, self.seeds = results, seeds
+        self.lowest: dict[tuple[str, int], float] = {}
+        for run in results.values():
+            if run["diverged"] is None and not run["scaled"]:
+                key = (run["task"], run["seed"])
+                self.lowest[key] = min(run["loss"], self.lowest.get(key, math.inf))
+
+    def runs(self, task: str, choice: Choice, scale: str = "") -> list[Result]:
+        return [self.results[_name(task, choice, seed, scale)] for seed in range(self.seeds)]
+
+    def of(self, task: str, choice: Choice, scale: str = "") -> list[float]:
+        """By seed; a run that diverged has none."""
+        return [self._points(task, seed, run) for seed, run in enumerate(self.runs(task, choice, scale))]
+
+    def mean(self, task: str, choice: Choice) -> float:
+        return statistics.fmean(self.of(task, choice))
+
+    def _points(self, task: str, seed: int, run: Result) -> float:
+        if run["diverged"] is not None:
+            return 0.0
+        if TASKS[task].score == ACCURACY:
+            return 100 * float(run["accuracy"])
+        way = run["constant"] - self.lowest.get((task, seed), math.inf)
+        return min(100.0, max(0.0, 100 * (run["constant"] - run["loss"]) / way)) if way > 0 else 0.0
 
 
 def measure(
     tasks: Sequence[str],
     folder: Path,
     tell: Tell = lambda done, total, name: None,
-    seeds: int = 1,
-    coarse: bool = False,
+    seeds: int = 3,
+    methods: Sequence[str] = (*GRIDS, *FREE),
     trials: int = 0,
-    tuned: Sequence[str] = tuple(GRIDS),
 ) -> Report:
-    """Everything on every task. A tuned method has one setting for all seeds; trials: of Optuna, besides the grids."""
+    """Everything on every task. trials: of Optuna for FedAvg and FedAdam, besides the grids."""
     optuna = _optuna() if trials else None
-    names = [name for name in GRIDS if name == "fedavg" or name in tuned]
-    choices = {task: {name: grid(name, coarse) for name in names} for task in tasks}
-    free = [{"name": name} for name in FREE]
-    cells = [
-        cell(task, choice, seed)
-        for task in tasks
-        for choice in chain(free, *choices[task].values())
-        for seed in range(seeds)
-    ]
-    results = complete(cells, folder / "cells", tell)
-    finer = {task: _around(task, choices[task]["fedavg"], results, seeds) for task in tasks}
-    more = [cell(task, choice, seed) for task in tasks for choice in finer[task] for seed in range(seeds)]
-    scaled = {
-        (task, scale): [cell(task, {"name": "auto"}, seed, scale) for seed in range(seeds)]
-        for task in tasks
-        if task in SCALED
-        for scale in SCALES
-    }
-    results |= complete([*more, *chain(*scaled.values())], folder / "cells", tell)
-    found: dict[str, list[dict[str, Any]]] = {}
+    names = [name for name in (*GRIDS, *FREE) if name in methods or name in ALWAYS]
+    choices = {task: {name: grid(name) for name in names} for task in tasks}
+    results = complete(_cells(choices, seeds), folder / "cells", tell)
+    scores = Scores(results, seeds)
+    finer = {task: {"fedavg": _around(task, choices[task]["fedavg"], scores)} for task in tasks}
+    scaled = [task for task in tasks if task in SCALED]
+    more = [cell(task, {"name": "auto"}, seed, scale) for task in scaled for seed in range(seeds) for scale in SCALES]
+    results |= complete([*_cells(finer, seeds), *more], folder / "cells", tell)
     for task in tasks:
-        choices[task]["fedavg"] += finer[task]
+        choices[task]["fedavg"] += finer[task]["fedavg"]
         if optuna is not None:
             choices[task] |= _searched(optuna, task, folder, trials, seeds, results)
-        target = _tried(task, "fedavg", choices[task]["fedavg"], results, seeds, math.inf).accuracy
-        rows = [_tried(task, name, tried, results, seeds, target) for name, tried in choices[task].items()]
-        rows += [_tried(task, one["name"], [one], results, seeds, target) for one in free]
-        found[task] = [asdict(row) for row in rows]
-    costs = _costs(found, {at: _mean([results[one.name] for one in runs], _accuracy) for at, runs in scaled.items()})
-    rounds = {task: TASKS[task].rounds for task in tasks}
+    scores = Scores(results, seeds)
+    found = {task: [_tried(task, *one, scores) for one in choices[task].items()] for task in tasks}
+    auto: Choice = {"name": "auto"}
+    costs = {
+        task: {s: verdicts.paired(scores.of(task, auto), scores.of(task, auto, s)) for s in SCALES} for task in scaled
+    }
+    about = {
+        task: {"group": t.group, "what": t.what, "rounds": t.rounds, "score": t.score}
+        for task, t in TASKS.items()
+        if task in tasks
+    }
+    rows = {task: [asdict(row) for row in some] for task, some in found.items()}
+    settings = {name: len(tried) for name, tried in choices[tasks[0]].items()}
+    return {"tasks": about, "seeds": seeds, "settings": settings, **verdicts.judge(about, rows, costs)}
+
+
+def ablation(tasks: Sequence[str], folder: Path, tell: Tell = lambda done, total, name: None, seeds: int = 3) -> Report:
+    """`auto` and its variants: points of each behind `auto`, by task."""
+    names = ["auto", *VARIANTS]
+    choices = {task: {name: [{"name": name}] for name in names} for task in tasks}
+    results = complete(_cells(choices, seeds), folder / "cells", tell)
+    scores = Scores(results, seeds)
+    points = {task: {name: scores.of(task, {"name": name}) for name in names} for task in tasks}
+    ahead = {
+        name: {task: verdicts.paired(points[task][name], points[task]["auto"]) for task in tasks} for name in VARIANTS
+    }
     return {
-        "tasks": {task: {"what": TASKS[task].what, "rounds": rounds[task]} for task in tasks},
         "seeds": seeds,
-        "grids": {name: len(choices[tasks[0]][name]) for name in choices[tasks[0]]},
-        "results": found,
-        "scaled": costs,
-        "claims": claims(found, costs, rounds),
+        "scores": {task: {name: statistics.fmean(v) for name, v in some.items()} for task, some in points.items()},
+        "ahead": ahead,
+        "variants": {name: verdicts.summary(values) for name, values in ahead.items()},
     }
 
 
-def _around(task: str, tried: Sequence[Choice], results: dict[str, Result], seeds: int) -> list[Choice]:
+def _cells(choices: dict[str, dict[str, list[Choice]]], seeds: int) -> list[Cell]:
+    return [
+        cell(task, choice, seed)
+        for task, methods in choices.items()
+        for seed in range(seeds)
+        for tried in methods.values()
+        for choice in tried
+    ]
+
+
+def _around(task: str, tried: Sequence[Choice], scores: Scores) -> list[Choice]:
     """Two rates more, next to the best."""
-    best = max(tried, key=lambda choice: _mean(_runs(task, choice, results, seeds), _accuracy))
+    best = max(tried, key=lambda choice: scores.mean(task, choice))
     return [{**best, "lr": best["lr"] * 10**e} for e in (-0.25, 0.25)]
+
+
+def _tried(task: str, method: str, tried: Sequence[Choice], scores: Scores) -> Tried:
+    best = max(tried, key=lambda choice: scores.mean(task, choice))
+    own, points = scores.runs(task, best), scores.of(task, best)
+    every = [run for choice in tried for run in scores.runs(task, choice)]
+
+    def total(runs: Iterable[Result], *names: str) -> int:
+        return sum(run["totals"][name] for run in runs for name in names)
+
+    known = [run["loss"] for run in own if run["diverged"] is None]
+    return Tried(
+        method,
+        shown(best),
+        len(tried) > 1 and best["lr"] in (min(c["lr"] for c in tried), max(c["lr"] for c in tried)),
+        len(every),
+        sum(run["diverged"] is not None for run in every),
+        points,
+        statistics.fmean(points),
+        statistics.fmean(known) if len(known) == len(own) else None,
+        total(every, "gradients"),
+        total(every, "forwards"),
+        total(every, "bytes_up", "bytes_down"),
+        sum(run["seconds"] for run in every),
+        total(own, "gradients"),
+        total(own, "forwards"),
+    )
 
 
 def _optuna() -> Any:
@@ -208,114 +354,7 @@ def _searched(
         for _ in range(trials):
             trial = study.ask()
             choice = {"name": name, **{key: trial.suggest_float(key, 1e-3, 10, log=True) for key in keys}}
-            cells = [cell(task, choice, seed) for seed in range(seeds)]
-            results |= complete(cells, folder / "cells")
+            results |= complete([cell(task, choice, seed) for seed in range(seeds)], folder / "cells")
             tried.append(choice)
-            study.tell(trial, _mean(_runs(task, choice, results, seeds), _accuracy))
+            study.tell(trial, Scores(results, seeds).mean(task, choice))
     return found
-
-
-def _tried(
-    task: str, method: str, tried: Sequence[Choice], results: dict[str, Result], seeds: int, target: float
-) -> Tried:
-    runs = [_runs(task, choice, results, seeds) for choice in tried]
-    best = max(range(len(runs)), key=lambda i: _mean(runs[i], _accuracy))
-    every = [run for some in runs for run in some]
-
-    def total(*names: str) -> int:
-        return sum(run["totals"][name] for run in every for name in names)
-
-    return Tried(
-        method,
-        shown(tried[best]),
-        len(every),
-        sum(run["diverged"] is not None for run in every),
-        _mean(runs[best], _accuracy),
-        _mean(runs[best], _last),
-        _loss(runs[best]),
-        _rounds_to(runs[best], target),
-        total("gradients"),
-        total("forwards"),
-        total("bytes_up", "bytes_down"),
-        sum(run["totals"]["gradients"] for run in runs[best]),
-    )
-
-
-def _runs(task: str, choice: Choice, results: dict[str, Result], seeds: int) -> list[Result]:
-    return [results[cell(task, choice, seed).name] for seed in range(seeds)]
-
-
-def _mean(runs: Sequence[Result], score: Callable[[Result], float]) -> float:
-    return statistics.fmean(score(run) for run in runs)
-
-
-def _scores(run: Result, column: str) -> list[float]:
-    return [v for v in run["history"][column] if v is not None]
-
-
-def _accuracy(run: Result) -> float:
-    return 0.0 if run["diverged"] else 100 * _scores(run, "test_accuracy")[-1]
-
-
-def _last(run: Result) -> float:
-    return 0.0 if run["diverged"] else 100 * statistics.fmean(_scores(run, "last_accuracy")[-4:])
-
-
-def _loss(runs: Sequence[Result]) -> float | None:
-    diverged = any(run["diverged"] for run in runs)
-    return None if diverged else _mean(runs, lambda run: _scores(run, "test_loss")[-1])
-
-
-def _rounds_to(runs: Sequence[Result], target: float) -> int | None:
-    """The first evaluated round at which the mean over the seeds is at the target."""
-    if any(run["diverged"] for run in runs):
-        return None
-    history = runs[0]["history"]
-    for i, t in enumerate(history["round"]):
-        if history["test_accuracy"][i] is not None and target <= 100 * statistics.fmean(
-            run["history"]["test_accuracy"][i] for run in runs
-        ):
-            return int(t)
-    return None
-
-
-def _costs(
-    found: dict[str, list[dict[str, Any]]], scores: dict[tuple[str, float], float]
-) -> dict[str, dict[str, float]]:
-    """Accuracy of `auto` where its inputs are multiplied, by task and factor."""
-    plain = {task: next(row["accuracy"] for row in rows if row["method"] == "auto") for task, rows in found.items()}
-    return {task: {"1": plain[task], **{f"{s:g}": scores[task, s] for s in SCALES}} for task in found if task in SCALED}
-
-
-def claims(
-    found: dict[str, list[dict[str, Any]]], scaled: dict[str, dict[str, float]], rounds: dict[str, int]
-) -> list[dict[str, Any]]:
-    """What `auto` should reach, and what it reached: on the worst task, or on the mean of all."""
-    rows = {task: {row["method"]: row for row in some} for task, some in found.items()}
-    last = {t: r["auto"]["accuracy"] - r["fedavg"]["last"] for t, r in rows.items()}
-    averaged = {t: r["auto"]["accuracy"] - r["fedavg"]["accuracy"] for t, r in rows.items()}
-    work = {t: r["auto"]["gradients"] / r["fedavg"]["own_gradients"] for t, r in rows.items()}
-    price = {t: r["fedavg"]["gradients"] / r["auto"]["gradients"] for t, r in rows.items()}
-    reached = {t: r["auto"]["rounds_to_target"] for t, r in rows.items()}
-    equal = {t: price[t] * rounds[t] / at if at else 0.0 for t, at in reached.items()}
-    lost = {f"{t}, x {factor}": values["1"] - v for t, values in scaled.items() for factor, v in values.items()}
-    diverged = {t: float(r["auto"]["diverged"]) for t, r in rows.items()}
-    stated: list[tuple[str, dict[str, float], Pick, str, float]] = [
-        ("points ahead of tuned FedAvg's last iterate", last, min, ">=", -0.5),
-        ("points ahead of its last iterate, mean", last, None, ">=", 1.0),
-        ("points ahead of its averaged read-out", averaged, min, ">=", -1.5),
-        ("points ahead of its averaged read-out, mean", averaged, None, ">=", 1.0),
-        ("gradients per local step", work, max, "<=", 1.1),
-        ("runs that diverged", diverged, max, "<=", 0.0),
-        ("gradients of tuning FedAvg, in runs of auto", price, min, ">=", 10.0),
-        ("the same, until auto has FedAvg's accuracy", equal, min, ">=", 10.0),
-        ("points that scaled inputs cost", lost, max, "<=", 1.0),
-    ]
-    return [_claim(what, values, pick, relation, bound) for what, values, pick, relation, bound in stated if values]
-
-
-def _claim(what: str, values: dict[str, float], pick: Pick, relation: str, bound: float) -> dict[str, Any]:
-    on = "" if pick is None else pick(values, key=values.__getitem__)
-    measured = statistics.fmean(values.values()) if pick is None else values[on]
-    kept = KEEPS[relation](measured, bound)
-    return {"what": what, "task": on, "measured": measured, "relation": relation, "bound": bound, "kept": kept}

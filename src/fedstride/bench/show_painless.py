@@ -7,229 +7,276 @@ import math
 import statistics
 from typing import Any
 
-from plotly.io import to_html
-
 from fedstride.bench.show import Rows, as_markdown
+from fedstride.bench.tasks import GROUPS
+from fedstride.bench.verdicts import BEST, THREE, Difference
 from fedstride.report import theme
 
 Report = dict[str, Any]
 TITLE = "What tuning costs, and what it buys"
-CAPTION = "One dot for each task and method, a large one for the mean over the tasks."
+NAMES = {"fedavg": "FedAvg", "fedavgm": "FedAvgM", "fedexp": "FedExP", BEST: "the best of the three"}
+TUNING = "Tuned methods have one setting per task for all seeds, picked by test score, which favours them."
+FIT = (
+    "A fit is the way from the test loss of the best constant prediction to the lowest one of any run with this seed, in "
+    "per cent."
+)
 
 
-def methods(report: Report) -> list[str]:
-    return [row["method"] for row in next(iter(report["results"].values()))]
+def rivals(report: Report) -> list[str]:
+    """Those of the three that were run, and the best of them."""
+    return list(next(iter(report["ahead"].values())))
 
 
 def by_task(report: Report) -> Rows:
-    """FedAvg with its best rate against `auto`."""
-    head = [
-        "task",
-        "best rate",
-        "FedAvg, last",
-        "averaged",
-        "auto",
-        "ahead of last",
-        "of averaged",
-        "rounds",
-        "reached in",
-    ]
-    rows = [[*head, "price of tuning"]]
-    for task, found in _found(report).items():
-        tuned, auto = found["fedavg"], found["auto"]
-        total = report["tasks"][task]["rounds"]
+    """Scores of the three tuned methods and of `auto`, and points ahead with 95 % intervals over the seeds."""
+    three = [name for name in THREE if name in rivals(report)]
+    scores = [f"{NAMES[name]}, tuned" for name in three]
+    ahead = [f"ahead of {NAMES[name]}" for name in rivals(report)]
+    rows = [["task", "score", "best rate", *scores, "auto", *ahead, "price of tuning"]]
+    for task in ordered(report):
+        found, about = _by_method(report, task), report["tasks"][task]
         rows.append(
             [
                 task,
-                f"{float(tuned['setting'].removeprefix('fedavg(lr=').rstrip(')')):.3g}",
-                *(f"{v:.1f}" for v in (tuned["last"], tuned["accuracy"], auto["accuracy"])),
-                f"{auto['accuracy'] - tuned['last']:+.1f}",
-                f"{auto['accuracy'] - tuned['accuracy']:+.1f}",
-                str(total),
-                "-" if auto["rounds_to_target"] is None else str(auto["rounds_to_target"]),
-                f"{tuned['gradients'] / auto['gradients']:.1f}",
+                about["score"],
+                f"{_rate(found['fedavg']['setting']):.3g}",
+                *(f"{found[name]['score']:.1f}" for name in (*three, "auto")),
+                *(_interval(report["ahead"][task][name]) for name in rivals(report)),
+                f"{_price(found):.1f}",
             ]
         )
     return rows
 
 
-def by_method(report: Report) -> Rows:
-    """Each method over all tasks: points ahead of tuned FedAvg, averaged with averaged, and what finding its setting cost.
+def by_group(report: Report) -> Rows:
+    """`auto` against each rival, over the tasks of a group; in brackets those whose interval leaves out 0."""
+    rows = [["group", "tasks", "ahead of tuned", "mean", "median", "worst", "worst on", "won", "lost"]]
+    for group, some in report["groups"].items():
+        for rival, s in some.items():
+            rows.append([group, str(s["tasks"]), NAMES[rival], *_summed(s)])
+    return rows
 
-    Gradients and forward passes are in gradients of one run of `auto`.
-    """
-    rows = [
-        [
-            "method",
-            "runs a task",
-            "diverged",
-            "mean",
-            "worst",
-            "worst on",
-            "test loss",
-            "gradients",
-            "forwards",
-            "bytes",
-        ]
-    ]
-    found = _found(report)
-    for name in methods(report):
-        ahead = {task: some[name]["accuracy"] - some["fedavg"]["accuracy"] for task, some in found.items()}
+
+def by_method(report: Report) -> Rows:
+    """Each method over all tasks: points ahead of tuned FedAvg, and what finding its setting cost in runs of `auto`."""
+    head = ["method", "settings", "at an edge", "diverged", "mean", "median", "worst", "worst on"]
+    rows = [[*head, "gradients", "forwards", "bytes", "seconds"]]
+    found = {task: _by_method(report, task) for task in report["tasks"]}
+    for name, settings in report["settings"].items():
+        ahead = {task: some[name]["score"] - some["fedavg"]["score"] for task, some in found.items()}
         worst = min(ahead, key=ahead.__getitem__)
+        costs = [
+            statistics.fmean(some[name][what] / max(some["auto"][of], 1e-9) for some in found.values())
+            for what, of in (
+                ("gradients", "gradients"),
+                ("forwards", "gradients"),
+                ("bytes", "bytes"),
+                ("seconds", "seconds"),
+            )
+        ]
         rows.append(
             [
                 name,
-                f"{statistics.fmean(some[name]['runs'] for some in found.values()):.0f}",
-                str(sum(some[name]["diverged"] for some in found.values())),
-                f"{statistics.fmean(ahead.values()):+.1f}",
+                str(settings),
+                str(sum(some[name]["edge"] for some in found.values())),
+                f"{sum(some[name]['diverged'] for some in found.values())} of {sum(some[name]['runs'] for some in found.values())}",
+                *(f"{v:+.1f}" for v in (statistics.fmean(ahead.values()), statistics.median(ahead.values()))),
                 f"{ahead[worst]:+.1f}",
                 worst,
-                _mean_loss([some[name]["loss"] for some in found.values()]),
-                f"{_price(found, name, 'gradients'):.1f}",
-                f"{statistics.fmean(some[name]['forwards'] / some['auto']['own_gradients'] for some in found.values()):.1f}",
-                f"{_price(found, name, 'bytes'):.1f}",
+                *(f"{cost:.1f}" for cost in costs),
             ]
         )
     return rows
 
 
 def scaled(report: Report) -> Rows:
-    rows = [["task", "inputs as they are", "x 0.05", "x 20"]]
-    return rows + [[task, *(f"{v:.1f}" for v in values.values())] for task, values in report["scaled"].items()]
+    """Points that `auto` loses where the problem is multiplied by a number."""
+    if not report["scaled"]:
+        return [["task"]]
+    rows = [["points lost", *next(iter(report["scaled"].values()))]]
+    return rows + [[task, *(_interval(d) for d in costs.values())] for task, costs in report["scaled"].items()]
 
 
 def claims(report: Report) -> Rows:
-    rows = [["claim", "on", "measured", "target", ""]]
+    rows = [["claim", "group", "on", "measured", "target", ""]]
     for c in report["claims"]:
-        bound = f"{c['relation']} {c['bound']:g}"
-        rows.append([c["what"], c["task"], f"{c['measured']:.2f}", bound, "met" if c["kept"] else "missed"])
+        bound, verdict = f"{c['relation']} {c['bound']:g}", "met" if c["kept"] else "missed"
+        rows.append([c["what"], c["group"], c["task"], f"{c['measured']:.2f}", bound, verdict])
     return rows
 
 
+def tables(report: Report) -> list[Rows]:
+    every = (claims(report), by_group(report), by_task(report), by_method(report), scaled(report))
+    return [rows for rows in every if len(rows) > 1]
+
+
 def about(report: Report) -> str:
-    grids = ", ".join(f"{name} {count}" for name, count in report["grids"].items())
-    return f"{len(report['tasks'])} tasks, {report['seeds']} seed(s); settings tried: {grids}"
+    settings = ", ".join(f"{name} {count}" for name, count in report["settings"].items() if count > 1)
+    return f"{len(report['tasks'])} tasks, {report['seeds']} seed(s), averaged read-out; settings tried: {settings}. {TUNING}"
 
 
 def markdown(report: Report) -> str:
-    tables = (claims(report), by_task(report), by_method(report), scaled(report))
-    return "\n\n".join([about(report), *(as_markdown(rows) for rows in tables if len(rows) > 1)])
+    return "\n\n".join([f"{about(report)} {FIT}", *map(as_markdown, tables(report))])
 
 
-def figure(report: Report) -> dict[str, Any]:
-    """Points ahead of tuned FedAvg over the price in gradients, all tuning included."""
-    found = _found(report)
-    traces: list[dict[str, Any]] = []
-    for i, name in enumerate(methods(report)):
-        price = [max(some[name]["gradients"] / some["auto"]["own_gradients"], LEAST) for some in found.values()]
-        ahead = [some[name]["accuracy"] - some["fedavg"]["accuracy"] for some in found.values()]
-        marks = {"color": theme.colour(i), "symbol": SYMBOLS[i // len(theme.SERIES)]}
-        common = {"type": "scatter", "mode": "markers", "name": html.escape(name), "legendgroup": name}
-        hover = "%{text}<br>%{y:+.1f} points for %{x:.1f} times the gradients"
-        small = {"size": 6, "opacity": 0.45, **marks}
-        traces.append(
-            {
-                **common,
-                "x": price,
-                "y": ahead,
-                "text": list(found),
-                "marker": small,
-                "hovertemplate": hover,
-                "showlegend": False,
-            }
+def variants(report: Report) -> Rows:
+    """Of an ablation: points ahead of `auto`, over the tasks."""
+    rows = [["variant of auto", "mean", "median", "worst", "worst on", "won", "lost"]]
+    return rows + [[name, *_summed(s)] for name, s in report["variants"].items()]
+
+
+def variants_by_task(report: Report) -> Rows:
+    """Of an ablation: the score of `auto`, and points ahead of it with 95 % intervals over the seeds."""
+    rows = [["task", "auto", *report["variants"]]]
+    for task, scores in report["scores"].items():
+        ahead = [_interval(report["ahead"][name][task]) for name in report["variants"]]
+        rows.append([task, f"{scores['auto']:.1f}", *ahead])
+    return rows
+
+
+def ordered(report: Report) -> list[str]:
+    """Tasks by group, and within a group from the most points ahead of tuned FedAvg to the least."""
+    groups = list(GROUPS)
+    return sorted(
+        report["tasks"],
+        key=lambda t: (groups.index(report["tasks"][t]["group"]), -report["ahead"][t]["fedavg"]["mean"]),
+    )
+
+
+# The picture
+
+LEFT, WIDTH, RIGHT, ROW = 300, 380, 70, 16  # pixels: names, scale, price; height of a row
+LIMITS = (-10.0, 20.0)  # points; what lies beyond is an arrow with a number
+CLASSES = {  # colours of theme.py, for light and dark pages
+    **{name: theme.PAGE[name] for name in ("ink", "muted", "rule")},
+    "fedavg": theme.SERIES[0],
+    "best": theme.SERIES[1],
+}
+
+
+def svg(report: Report) -> str:
+    """One row per task: points of `auto` ahead of tuned FedAvg with their interval, and of the best of the three."""
+    low, high = _range(report)
+
+    def at(points: float) -> float:
+        return LEFT + WIDTH * (min(max(points, low), high) - low) / (high - low)
+
+    y, shapes, group = 44, [], ""
+    for task in ordered(report):
+        ahead, row = report["ahead"][task], report["tasks"][task]
+        if row["group"] != group:
+            group = row["group"]
+            y += 26
+            shapes.append(_text(8, y, GROUPS[group], "ink", more=' font-weight="bold"'))
+        y += ROW
+        shapes.append(_text(LEFT - 12, y + 4, row["what"], "ink", "end"))
+        shapes.append(f'<path class="rule" d="M{LEFT} {y}H{LEFT + WIDTH}" stroke-dasharray="1 4"/>')
+        if BEST in ahead:
+            shapes += _mark(ahead[BEST], y, at, (low, high), "best")
+        shapes += _mark(ahead["fedavg"], y, at, (low, high), "fedavg")
+        shapes.append(
+            _text(LEFT + WIDTH + RIGHT - 16, y + 4, f"{_price(_by_method(report, task)):.1f}", "muted", "end")
         )
-        mean = {"size": 15, **marks}
-        x, y = math.exp(statistics.fmean(map(math.log, price))), statistics.fmean(ahead)
-        traces.append(
-            {**common, "x": [x], "y": [y], "text": ["mean over the tasks"], "marker": mean, "hovertemplate": hover}
-        )
-    low = min(0.0, *(max(-12.0, v) for trace in traces for v in trace["y"]))
-    x_axis = {"type": "log", "title": {"text": "gradients, all tuning runs included, in runs of auto"}, "dtick": "D2"}
-    y_axis = {
-        "title": {"text": "points ahead of tuned FedAvg"},
-        "zeroline": True,
-        "range": [low - 1, max(v for t in traces for v in t["y"]) + 1],
-    }
-    return {
-        "data": traces,
-        "layout": theme.layout(520, xaxis=x_axis, yaxis=y_axis, showlegend=True, hovermode="closest"),
-    }
+    bottom = y + 14
+    every = 1 if high - low <= 8 else 2 if high - low <= 16 else 5
+    ticks = [v for v in range(math.ceil(low), math.floor(high) + 1) if v % every == 0]
+    lines = [
+        f'<path class="{"zero" if v == 0 else "rule"}" d="M{at(v):.1f} 52V{bottom}"/>'
+        + _text(at(v), bottom + 15, f"{v:+d}" if v else "0", "muted", "middle")
+        for v in ticks
+    ]
+    best = BEST in rivals(report)
+    words = [
+        f'<circle class="fedavg" cx="{LEFT + 6}" cy="14" r="4.5"/>',
+        _text(LEFT + 16, 18, "ahead of tuned FedAvg, 95 % interval", "ink"),
+        f'<circle class="best hollow" cx="{LEFT + 6}" cy="32" r="3.5"/>' if best else "",
+        _text(LEFT + 16, 36, "ahead of the best of tuned FedAvg, FedAvgM, FedExP", "ink") if best else "",
+        _text(LEFT + WIDTH + RIGHT - 16, 52, "price", "muted", "end"),
+        _text(LEFT, bottom + 32, "points of auto ahead; price: gradients of tuning FedAvg, in runs of auto", "muted"),
+    ]
+    size = f"0 0 {LEFT + WIDTH + RIGHT} {bottom + 42}"
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{size}" font-family="system-ui, sans-serif" font-size="12">'
+    )
+    return f"{head}{_style()}{''.join([*lines, *shapes, *words])}</svg>\n"
 
 
-LEAST = 0.01  # of a run, for the logarithm: a run may diverge before it cost anything
-SYMBOLS = ["circle", "diamond", "square"]  # when the colours are used up
+def _range(report: Report) -> tuple[float, float]:
+    """Of the scale: all means and intervals, within the limits."""
+    shown = [d for ahead in report["ahead"].values() for name, d in ahead.items() if name in ("fedavg", BEST)]
+    low = min(d["mean"] - (d["half"] or 0) for d in shown)
+    high = max(d["mean"] + (d["half"] or 0) for d in shown)
+    return math.floor(max(LIMITS[0], min(low, -1.0))), math.ceil(min(LIMITS[1], max(high, 3.0)))
+
+
+def _mark(d: Difference, y: int, at: Any, limits: tuple[float, float], kind: str) -> list[str]:
+    """A dot with its interval, or an arrow with a number where the dot is off the scale."""
+    mean, half = d["mean"], d["half"] or 0.0
+    if limits[0] <= mean <= limits[1]:
+        line = f'<path class="{kind} line" d="M{at(mean - half):.1f} {y}H{at(mean + half):.1f}"/>' if half else ""
+        if kind == "best":
+            return [f'<circle class="best hollow" cx="{at(mean):.1f}" cy="{y}" r="3.5"/>']
+        return [line, f'<circle class="{kind}" cx="{at(mean):.1f}" cy="{y}" r="4.5"/>']
+    way = 1 if mean > limits[1] else -1
+    tip, inside = at(mean), 34 if kind == "best" else 0  # two arrows of a row stand side by side
+    start = tip - way * (9 + inside)
+    arrow = f'<path class="{kind}" d="M{start:.1f} {y - 4}L{start + way * 8:.1f} {y}L{start:.1f} {y + 4}Z"/>'
+    return [arrow, _text(start - way * 3, y + 4, f"{mean:+.0f}", kind, "end" if way > 0 else "start")]
+
+
+def _text(x: float, y: float, words: str, colour: str, anchor: str = "start", more: str = "") -> str:
+    return f'<text class="{colour}" x="{x:.1f}" y="{y}" text-anchor="{anchor}"{more}>{html.escape(words)}</text>'
+
+
+def _style() -> str:
+    """The page behind the picture shows through: only the colours of what is drawn follow its light or dark scheme."""
+
+    def colours(i: int) -> str:
+        filled = "".join(f".{name}{{fill:{both[i]}}}" for name, both in CLASSES.items())
+        lines = "".join(f".{name}.line{{stroke:{both[i]}}}" for name, both in CLASSES.items())
+        hollow = f".hollow{{fill:none;stroke:{CLASSES['best'][i]};stroke-width:1.8}}"
+        return f"{filled}{lines}{hollow}.rule{{stroke:{CLASSES['rule'][i]}}}.zero{{stroke:{CLASSES['muted'][i]}}}"
+
+    fixed = ".line{stroke-width:2.2;opacity:.55}"
+    return f"<style>{colours(0)}{fixed}@media (prefers-color-scheme:dark){{{colours(1)}}}</style>"
 
 
 def page(report: Report) -> str:
     """One file that needs nothing else."""
-    chart = to_html(figure(report), full_html=False, include_plotlyjs=True, config={"displayModeBar": False})
-    style = "font: 15px/1.5 system-ui, sans-serif; max-width: 1000px; margin: 2rem auto; padding: 0 1rem"
-    tables = "".join(_html(rows) for rows in (claims(report), by_task(report), by_method(report), scaled(report)))
+    style = (
+        ":root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2rem auto;padding:0 1rem}"
+        "svg{max-width:840px}table{font-size:13px}td,th{padding:2px 10px;text-align:right}td:first-child,th:first-child{text-align:left}"
+    )
+    words = f"<h1>{TITLE}</h1><p>{html.escape(about(report))} {html.escape(FIT)}</p>"
     return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>fedstride: {TITLE}</title>'
-        f"<style>td, th {{ padding: 2px 10px; text-align: right }} td:first-child, th:first-child {{ text-align: left }}</style>"
-        f'<body style="{style}"><h1>{TITLE}</h1><p>{html.escape(about(report))}. {CAPTION}</p>{chart}{tables}</body></html>\n'
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>fedstride: {TITLE}</title><style>{style}</style>'
+        f"<body>{words}{svg(report)}{''.join(map(_html, tables(report)))}</body></html>\n"
     )
 
 
-def svg(report: Report) -> str:
-    """The same picture for documents: the means with their names, the tasks as small dots."""
-    left, top, width, height = 60, 20, 640, 340
-    traces = figure(report)["data"]
-    low, high = figure(report)["layout"]["yaxis"]["range"]
-    most = max(v for t in traces for v in t["x"])
-    muted, ink, rule, paper = (theme.PAGE[name][0] for name in ("muted", "ink", "rule", "paper"))
-
-    def at(x: float, y: float) -> tuple[float, float]:
-        across = math.log(max(x, 0.8) / 0.8) / math.log(most * 1.3 / 0.8)
-        return left + width * across, top + height * (high - max(y, low)) / (high - low)
-
-    shapes = []
-    for y in range(math.ceil(low), math.floor(high) + 1):
-        if y % 2 == 0:
-            _, line = at(1, y)
-            shapes.append(
-                f'<line x1="{left}" x2="{left + width}" y1="{line:.1f}" y2="{line:.1f}" stroke="{muted if y == 0 else rule}"/>'
-            )
-            shapes.append(f'<text x="{left - 6}" y="{line + 4:.1f}" text-anchor="end" fill="{muted}">{y:+d}</text>')
-    for x in (1, 2, 5, 10, 20, 50):
-        if x <= most * 1.3:
-            shapes.append(
-                f'<text x="{at(x, low)[0]:.1f}" y="{top + height + 16}" text-anchor="middle" fill="{muted}">{x}</text>'
-            )
-    for t in traces:
-        size = t["marker"]["size"]
-        for x, y in zip(t["x"], t["y"], strict=True):
-            across, down = at(x, y)
-            opacity = t["marker"].get("opacity", 1)
-            shapes.append(
-                f'<circle cx="{across:.1f}" cy="{down:.1f}" r="{size / 2.5:.1f}" fill="{t["marker"]["color"]}" opacity="{opacity}"/>'
-            )
-            if size > 10:
-                shapes.append(f'<text x="{across + 9:.1f}" y="{down + 4:.1f}" fill="{ink}">{t["name"]}</text>')
-    down = top + height + 36
-    words = f'<text x="{left}" y="{down}" fill="{muted}">Across: gradients, all tuning included, in runs of auto. Up: points ahead of tuned FedAvg.</text>'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 110} {down + 14}" font-family="sans-serif" font-size="12">'
-    return f'{head}<rect width="100%" height="100%" fill="{paper}"/>{"".join(shapes)}{words}</svg>\n'
-
-
-def _found(report: Report) -> dict[str, dict[str, Any]]:
-    return {task: {row["method"]: row for row in rows} for task, rows in report["results"].items()}
-
-
-def _mean_loss(values: list[float | None]) -> str:
-    known = [v for v in values if v is not None]
-    return f"{statistics.fmean(known):.3f}" if len(known) == len(values) else "diverged"
-
-
-def _price(found: dict[str, dict[str, Any]], name: str, what: str) -> float:
-    """All runs of a method against one of `auto`, mean over the tasks."""
-    return statistics.fmean(some[name][what] / some["auto"][what] * some["auto"]["runs"] for some in found.values())
-
-
 def _html(rows: Rows) -> str:
-    lines = [
-        "".join(f"<{tag}>{html.escape(text)}</{tag}>" for text in row)
-        for tag, row in zip(["th", *["td"] * len(rows)], rows, strict=False)
-    ]
+    tags = ["th", *["td"] * (len(rows) - 1)]
+    lines = ["".join(f"<{t}>{html.escape(text)}</{t}>" for text in row) for t, row in zip(tags, rows, strict=True)]
     return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table><br>"
+
+
+def _by_method(report: Report, task: str) -> dict[str, Any]:
+    return {row["method"]: row for row in report["results"][task]}
+
+
+def _price(found: dict[str, Any]) -> float:
+    """Gradients of all runs of FedAvg over those of `auto`."""
+    return float(found["fedavg"]["gradients"] / max(1, found["auto"]["gradients"]))
+
+
+def _rate(setting: str) -> float:
+    return float(setting.removeprefix("fedavg(lr=").rstrip(")"))
+
+
+def _interval(d: Difference) -> str:
+    return f"{d['mean']:+.1f}" if d["half"] is None else f"{d['mean']:+.1f} ± {d['half']:.1f}"
+
+
+def _summed(s: dict[str, Any]) -> list[str]:
+    points = [f"{s[name]:+.1f}" for name in ("mean", "median", "worst")]
+    return [*points, s["worst_on"], f"{s['won']} ({s['won_clearly']})", f"{s['lost']} ({s['lost_clearly']})"]

@@ -80,13 +80,18 @@ def speed(
 
 @app.command()
 def painless(
+    group: Annotated[
+        list[str] | None, typer.Option(help="Only this group: looked, unseen or users; may be repeated.")
+    ] = None,
     task: Annotated[list[str] | None, typer.Option(help="Only this task; may be repeated.")] = None,
     method: Annotated[
-        list[str] | None, typer.Option(help="Of the tuned methods only FedAvg and this one; may be repeated.")
+        list[str] | None, typer.Option(help="Only FedAvg, auto and this method; may be repeated.")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of everything.")] = 1,
-    coarse: Annotated[bool, typer.Option("--coarse", help="Fewer values in the grids of FedAvg's rivals.")] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 3,
     trials: Annotated[int, typer.Option(min=0, help="Also tune FedAvg and FedAdam by Optuna, with so many runs.")] = 0,
+    ablation: Annotated[
+        bool, typer.Option("--ablation", help="Compare auto with its variants instead; by default on the group looked.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="Folder for the runs, painless.json, .html and .svg.")] = Path(
         "runs/painless"
     ),
@@ -95,31 +100,52 @@ def painless(
 ) -> None:
     """What tuning costs, and what it buys: algorithms without a knob against tuned ones, on many tasks.
 
-    Every run is kept: what was interrupted goes on where it stopped. Data sets are fetched when they are needed.
+    Every run is kept: what was interrupted goes on where it stopped. Data sets are downloaded first if missing.
     """
+    from fedstride.bench import painless as bench
     from fedstride.bench import show_painless as show
-    from fedstride.bench.painless import GRIDS, TASKS, measure
+    from fedstride.bench.show import as_markdown
 
     with errors_without_traceback():
-        tasks = _chosen("--task", task, list(TASKS), list(TASKS))
-        tuned = _chosen("--method", method, list(GRIDS), list(GRIDS))
+        tasks = _tasks(group or (["looked"] if ablation and not task else None), task)
+        every = [*bench.GRIDS, *bench.FREE]
+        methods = _chosen("--method", method, every, every)
         with kept_on_interrupt("the same command"), _progress() as say:
             tell = lambda done, n, name: say(f"{done} of {n} runs  {name}")  # noqa: E731
-            report = measure(tasks, out, tell, seeds, coarse, trials, tuned)
-    for ending, text in (
-        ("json", json.dumps(report, indent=2) + "\n"),
-        ("html", show.page(report)),
-        ("svg", show.svg(report)),
-    ):
-        (out / f"painless.{ending}").write_text(text, encoding="utf-8")
-    if as_json or markdown:
-        typer.echo(json.dumps(report, indent=2) if as_json else show.markdown(report))
-        return
-    console = wide_console()
-    for rows in (show.by_task(report), show.by_method(report), show.scaled(report), show.claims(report)):
-        if len(rows) > 1:
+            if ablation:
+                report = bench.ablation(tasks, out, tell, seeds)
+            else:
+                report = bench.measure(tasks, out, tell, seeds, methods, trials)
+    if ablation:
+        files = {"ablation.json": json.dumps(report, indent=2) + "\n"}
+        tables, words = [show.variants(report), show.variants_by_task(report)], ""
+    else:
+        files = {"painless.json": json.dumps(report, indent=2) + "\n"}
+        files |= {"painless.html": show.page(report), "painless.svg": show.svg(report)}
+        tables, words = show.tables(report)[::-1], f"{show.about(report)}\n"  # the verdicts last: they stay in sight
+    for name, text in files.items():
+        (out / name).write_text(text, encoding="utf-8")
+    if as_json:
+        typer.echo(json.dumps(report, indent=2))
+    elif markdown:
+        typer.echo("\n\n".join(map(as_markdown, tables)) if ablation else show.markdown(report))
+    else:
+        console = wide_console()
+        for rows in tables:
             console.print(_table(rows))
-    typer.echo(f"{show.about(report)}\nWritten: {out}/painless.json, painless.html and painless.svg")
+        typer.echo(f"{words}Written to {out}: {', '.join(files)}")
+
+
+def _tasks(groups: list[str] | None, names: list[str] | None) -> list[str]:
+    """Names of the tasks of `bench painless` that were asked for."""
+    from fedstride.bench.tasks import GROUPS, TASKS
+
+    wanted = _chosen("--group", groups, list(GROUPS), list(GROUPS))
+    named = _chosen("--task", names, list(TASKS), list(TASKS))
+    found = [name for name in named if TASKS[name].group in wanted]
+    if not found:
+        raise InvalidInput(f"none of the tasks {', '.join(named)} is in the group {', '.join(wanted)}; leave one out.")
+    return found
 
 
 @app.command()

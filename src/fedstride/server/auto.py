@@ -17,7 +17,7 @@ from fedstride.errors import decay, not_negative
 from fedstride.rows import State, Vec, sq
 from fedstride.wire import Mean
 
-MEMORY = 0.9  # of the gradients' root mean squares, per round
+MEMORY = 0.9  # of the gradients' mean squares, per round
 GROWTH = 1.3  # of the reach, if all clients vote for it
 FARTHEST = 30.0  # reach: a step of 0.03 then changes a tensor by nearly its own size
 
@@ -30,13 +30,13 @@ class Auto:
     on where to be and not on how to get there (|Dbar| near 0, S not) would throw the model far away.
 
     The clients' steps: reach *= 1.3^(mean vote), at least 1. r_j is the size of tensor j now, or at the start if that was
-    more; q_j follows the mean of its gradients' root mean squares. Once the cohort's mean loss was below zero, the target
+    more; q_j^2 follows the mean square of its gradient over the cohorts. Once the cohort's mean loss was below zero, the target
     f* lies as far below the lowest one as that is below the first, or below zero.
     """
 
     beta: float = 0.8
     rho: float = 0.1
-    needs: ClassVar[tuple[str, ...]] = ("square", "vote", "loss", "rms")
+    needs: ClassVar[tuple[str, ...]] = ("square", "vote", "loss", "mean_squares")
 
     def __post_init__(self) -> None:
         decay(self, beta=self.beta)
@@ -56,20 +56,20 @@ class Auto:
         state["eta"] = eta.clamp(min=1)
         state["reach"] = (state["reach"] * GROWTH ** mean.fields["vote"][0]).clamp(1, FARTHEST)
         new = x - state["eta"] * v
-        if "rms" in mean.fields:  # not under privacy
+        if "loss" in mean.fields:  # not under privacy
             self._scale(x, new, mean, state)
         return new
 
     def _scale(self, x: Vec, new: Vec, mean: Mean, state: State) -> None:
         """What the next cohort needs to know of gradients, weights and losses."""
-        q, loss = mean.fields["rms"], mean.fields["loss"][0]
-        if "rms" not in state:
-            sizes = q.new_tensor([shape.numel() for shape in mean.shapes])
-            state |= {"first": loss, "lowest": loss, "rms": q}
-            state["radii"] = started(radii(x, mean.shapes), loss, q, sizes)
-        known = state["rms"]
-        q = state["rms"] = torch.where(known > 0, MEMORY * known + (1 - MEMORY) * q, q)
-        state["scale"] = ratio(torch.maximum(radii(new, mean.shapes), state["radii"]), q)
+        new_squares, loss = mean.fields["mean_squares"], mean.fields["loss"][0]
+        if "radii" not in state:
+            sizes = x.new_tensor([shape.numel() for shape in mean.shapes])
+            state |= {"first": loss, "lowest": loss, "squares": new_squares}
+            state["radii"] = started(radii(x, mean.shapes), loss, new_squares.sqrt(), sizes)
+        old = state["squares"]
+        squares = state["squares"] = torch.where(old > 0, MEMORY * old + (1 - MEMORY) * new_squares, new_squares)
+        state["scale"] = ratio(torch.maximum(radii(new, mean.shapes), state["radii"]), squares.sqrt())
         lowest = state["lowest"] = torch.minimum(state["lowest"], loss)
         below = lowest - torch.maximum(state["first"] - lowest, lowest.abs())
         state["loss"], state["target"] = loss, torch.where(lowest < 0, below, torch.zeros_like(loss))

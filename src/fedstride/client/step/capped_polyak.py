@@ -53,7 +53,7 @@ class CappedPolyak:
         state |= {"cap": cap, "votes": zero.new_tensor(votes)[:, None]}
         state |= {"target": zero + sent["target"]} if "target" in sent else {}
         state |= {"sizes": zero.new_tensor([[s.numel() for s in shapes]]).repeat(len(zero), 1)}
-        state |= {"rms": torch.zeros_like(state["sizes"]), "mean": zero + sent.get("loss", math.inf)}
+        state |= {"mean_squares": torch.zeros_like(state["sizes"]), "mean": zero + sent.get("loss", math.inf)}
         if "scale" in sent:
             state["scale"] = repeat(spread(sent["scale"], [s.numel() for s in shapes]), len(zero))
         else:
@@ -62,16 +62,17 @@ class CappedPolyak:
 
     def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
         sizes = [int(n) for n in state["sizes"][0].tolist()]
-        rms = torch.cat([(sq(part) / part.shape[1]).sqrt() for part in torch.split(G, sizes, 1)], 1)
+        squares = torch.cat([sq(part) / part.shape[1] for part in torch.split(G, sizes, 1)], 1)
         first = "started" not in state
         if first:
             state["started"], state["loss"] = torch.ones_like(L), L.clone()
             if "target" not in state:
                 state["target"] = 2 * L.clamp(max=0)
             if "scale" not in state:
-                state["scale"] = spread(ratio(started(state["radii"], L, rms, state["sizes"]), rms), sizes)
-        state["rms"] = state["rms"] + (rms - state["rms"]) / (state["taken"] + 1)
+                q = squares.sqrt()
+                state["scale"] = spread(ratio(started(state["radii"], L, q, state["sizes"]), q), sizes)
         state["taken"] = state["taken"] + 1
+        state["mean_squares"] = state["mean_squares"] + (squares - state["mean_squares"]) / state["taken"]
         U = state["scale"] * G
         slope = dot(G, U)
         polyak = 2 * (L - state["target"]).clamp(min=0) / slope.clamp(min=torch.finfo(W.dtype).tiny)
@@ -114,10 +115,9 @@ def spread(values: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
     return torch.cat([v.expand(*v.shape[:-1], n) for v, n in zip(torch.split(values, 1, -1), sizes, strict=True)], -1)
 
 
-def started(radii: torch.Tensor, loss: torch.Tensor, rms: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
-    """The radii, or where all are 0, so that they say nothing, the length of Polyak's step along g_j / q_j."""
-    polyak = ratio(2 * loss.clamp(min=0), (rms * sizes).sum(-1, keepdim=True))
-    return torch.where((radii > 0).any(-1, keepdim=True), radii, polyak)
+def started(radii: torch.Tensor, loss: torch.Tensor, q: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+    """The radii; where all are 0, so that they say nothing, the length of Polyak's step along each tensor's g_j / q_j."""
+    return torch.where((radii > 0).any(-1, keepdim=True), radii, ratio(2 * loss.abs(), q * sizes))
 
 
 def ratio(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
