@@ -174,10 +174,10 @@ def test_a_server_that_extrapolates_noise():
 
 
 def test_momentum_alone_makes_moves_of_noise_agree():
-    noise = {"server_step": 2.0, "turn": 0.5}  # auto has beta = 0.5
+    noise = {"server_step": 2.0, "turn": 0.8}  # auto has beta = 0.8
     hardly = [2.0 - 0.02 * (t % 5) for t in range(N)]
     assert "server extrapolates noise" in causes(judged(hardly, "auto", **noise))
-    assert "server extrapolates noise" not in severities(judged(hardly, "auto", **{**noise, "turn": 0.6}))
+    assert "server extrapolates noise" not in severities(judged(hardly, "auto", **{**noise, "turn": 0.9}))
 
 
 def test_a_server_step_held_back():

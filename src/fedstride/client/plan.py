@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import Size, Tensor
 
 from fedstride.rows import Col
@@ -31,10 +32,9 @@ class Plan:
     def growth(self, factor: float) -> Col:
         """factor^(b/n): what a step may grow by, so that it is `factor` in an epoch.
 
-        In Python floats: torch's vectorised power rounds differently from its scalar one, and chunks must not change bits.
+        One by one: torch's vectorised power rounds differently from its scalar one, and chunks must not change bits.
         """
-        shares = (self.batch.double() / self.size.double())[:, 0].tolist()
-        return self.size.new_tensor([[factor**share] for share in shares])
+        return torch.cat([factor**share for share in torch.split(self.batch / self.size, 1)])
 
     def active(self, k: int) -> int:
         """How many clients take step k: they are the first rows."""

@@ -52,8 +52,8 @@ class CappedPolyak:
         state = {name: zero.clone() for name in ("eta", "vote", "trials", "loss", "taken")}
         state |= {"cap": cap, "votes": zero.new_tensor(votes)[:, None]}
         state |= {"target": zero + sent["target"]} if "target" in sent else {}
-        state |= {"sizes": zero.new_tensor([[s.numel() for s in shapes]]).repeat(len(zero), 1)}
-        state |= {"mean_squares": torch.zeros_like(state["sizes"]), "mean": zero + sent.get("loss", math.inf)}
+        state |= {"mean_squares": zero.repeat(1, len(shapes)), "mean": zero + sent.get("loss", math.inf)}
+        state |= {f"tensor {j}": zero.new_empty(len(zero), 0, s.numel()) for j, s in enumerate(shapes)}
         if "scale" in sent:
             state["scale"] = repeat(spread(sent["scale"], [s.numel() for s in shapes]), len(zero))
         else:
@@ -61,7 +61,7 @@ class CappedPolyak:
         return state
 
     def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
-        sizes = [int(n) for n in state["sizes"][0].tolist()]
+        sizes = [v.shape[2] for name, v in state.items() if name.startswith("tensor ")]  # without a look at values
         squares = torch.cat([sq(part) / part.shape[1] for part in torch.split(G, sizes, 1)], 1)
         first = "started" not in state
         if first:
@@ -70,7 +70,7 @@ class CappedPolyak:
                 state["target"] = 2 * L.clamp(max=0)
             if "scale" not in state:
                 q = squares.sqrt()
-                state["scale"] = spread(ratio(started(state["radii"], L, q, state["sizes"]), q), sizes)
+                state["scale"] = spread(ratio(started(state["radii"], L, q, q.new_tensor(sizes)), q), sizes)
         state["taken"] = state["taken"] + 1
         state["mean_squares"] = state["mean_squares"] + (squares - state["mean_squares"]) / state["taken"]
         U = state["scale"] * G
