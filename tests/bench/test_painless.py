@@ -248,12 +248,12 @@ def test_the_page_escapes_what_it_shows(pretend):
 def test_an_ablation_is_about_points_ahead_of_auto(pretend):
     points = {"auto": 80.0, "last iterate": 78.0, "plain mean": 81.0}
     report, asked = pretend(
-        lambda a: run_of(a, points[a["choice"]["name"]]), ("digits", "wine"), painless.ablation, seeds=2
+        lambda a: run_of(a, points.get(a["choice"]["name"], 80.0)), ("digits", "wine"), painless.ablation, seeds=2
     )
     assert len(asked) == 2 * 2 * (1 + len(VARIANTS))
     assert report["variants"]["last iterate"]["mean"] == pytest.approx(-2)
     assert show_painless.variants(report)[1][:4] == ["last iterate", "-2.0", "-2.0", "-2.0"]
-    assert show_painless.variants_by_task(report)[1] == ["digits", "80.0", "-2.0 ± 0.0", "+1.0 ± 0.0"]
+    assert show_painless.variants_by_task(report)[1][:4] == ["digits", "80.0", "-2.0 ± 0.0", "+1.0 ± 0.0"]
 
 
 # Optuna

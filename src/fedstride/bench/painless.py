@@ -27,12 +27,12 @@ from fedstride.algorithm import Algorithm
 from fedstride.bench import verdicts
 from fedstride.bench.task_parts import constant
 from fedstride.bench.tasks import ACCURACY, TASKS, Setup
-from fedstride.client.step import NGN, Adam
+from fedstride.client.step import NGN, Adam, CappedPolyak
 from fedstride.engine import Local
 from fedstride.errors import FedstrideWarning, GivenUp, InvalidInput
 from fedstride.recipes import RECIPES
 from fedstride.run import train
-from fedstride.server import Average, DoG, Prodigy
+from fedstride.server import Auto, Average, DoG, Prodigy
 from fedstride.study import SUMMED, Cell, Result, Tell, complete
 
 EVALUATIONS = 8  # of a run, evenly spread
@@ -75,7 +75,12 @@ ALWAYS = ("fedavg", "auto")  # whatever methods are chosen
 # For --ablation: `auto` with one part changed. Their own read-out counts.
 VARIANTS: dict[str, Callable[[], Algorithm]] = {
     "last iterate": lambda: replace(RECIPES["auto"](), readout="last"),
-    "plain mean": lambda: Algorithm(RECIPES["auto"]().step, Average(), readout="average", name="plain mean"),
+    "plain mean": lambda: replace(RECIPES["auto"](), server=Average()),
+    "momentum 0": lambda: replace(RECIPES["auto"](), server=Auto(beta=0.0)),
+    "momentum 0.9": lambda: replace(RECIPES["auto"](), server=Auto(beta=0.9)),
+    "extrapolation not damped": lambda: replace(RECIPES["auto"](), server=Auto(rho=0.0)),
+    "cap 0.01": lambda: replace(RECIPES["auto"](), step=CappedPolyak(cap=0.01)),
+    "cap 0.1": lambda: replace(RECIPES["auto"](), step=CappedPolyak(cap=0.1)),
 }
 
 SCALED = ("digits", "fashion-linear", "mnist-mlp", "covtype-mlp", "cifar-cnn", "regression", "digits-cnn")
