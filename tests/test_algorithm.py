@@ -47,7 +47,7 @@ REFUSED = {
         {"objective": fs.FedSplitProx(), "server": fs.FedSplit(), "up": fs.TopK(3)},
         "FedSplit with a compressor",
     ),
-    "auto-server-alone": ({"server": fs.Auto()}, "Auto needs 'vote'"),
+    "auto-server-alone": ({"server": fs.Auto()}, "Auto needs 'loss'"),
 }
 
 

@@ -106,8 +106,7 @@ def test_the_mean_client_step_is_weighted():
         ("scaffold_exp", [2 * d + 1, 2 * d + 1], [2 * d, 2 * d]),
         ("fedlin", [2 * d, 2 * d], [2 * d, 2 * d]),
         ("fedtrack", [2 * d, 2 * d], [2 * d, 2 * d]),
-        # |Delta_i|^2, a vote, a loss and 4 tensors' squares; the reach, later the loss, a target and 4 scales
-        ("auto", [d + 7, d + 7], [d + 1, d + 7]),
+        ("auto", [d + 6, d + 6], [d, d + 5]),  # |Delta_i|^2, a loss and 4 tensors' squares; later a target and 4 scales
     ],
 )
 def test_bytes_are_counted_in_both_directions(algorithm, up, down):

@@ -113,7 +113,7 @@ def _check_kinds(a: Algorithm) -> None:
 
 
 def _needs(a: Algorithm) -> None:
-    """A server may ask for a number that a step rule leaves in its state, such as the votes of `auto`."""
+    """A server may ask for a number that a step rule leaves in its state, such as the loss for `auto`."""
     one = torch.ones(1, 1, dtype=torch.float64)
     plan = Plan(seed=0, round=0, rounds=1, clients=(0,), steps=(1,), size=one, batch=one)
     left = {"square", "effective_steps", *a.step.init(one[0], plan)}

@@ -35,48 +35,37 @@ def rms(v):
 def twin(model, clients, rounds, steps, below):
     """Full participation, so that rho has no part. Two tensors: a matrix of five weights and a bias."""
     x = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
-    v, s, mean, reach, q, first, lowest, loss = torch.zeros_like(x), 0.0, None, 1.0, None, None, math.inf, None
+    v, s, mean, q, first, lowest = torch.zeros_like(x), 0.0, None, None, None, math.inf
     size = [rms(x[:5]), max(abs(float(x[5])), rms(x[:5]))]  # the bias has at least the matrix's
-    xs, outputs, reaches = [x], [], []
+    xs, outputs = [x], []
     for t in range(rounds):
         now = [max(size[0], rms(x[:5])), max(size[1], abs(float(x[5])), rms(x[:5]))]
-        target = lowest - max(first - lowest, -lowest) if lowest < 0 else 0.0
-        deltas, votes, losses, gradients = [], [], [], []
+        deltas, losses, squares = [], [], []
         for data in clients:
-            y, cap, vote, seen, used = x.clone(), 0.03 * reach * min(1, (t + 1) / 5), 0.0, [], None
-            if q is not None:
-                used = [math.sqrt(square) for square in q]
+            y, cap, seen = x.clone(), 0.03 * min(1, (t + 1) / 5), []
             for k in range(steps):
                 f, g = loss_and_gradient(data, y, below)
                 seen.append([float((g[:5] ** 2).mean()), float(g[5] ** 2)])
-                used = used or [math.sqrt(square) for square in seen[0]]
-                u = torch.cat([now[0] / used[0] * g[:5], now[1] / used[1] * g[5:]])
-                slope = float(g @ u)
                 if k == 0:
                     losses.append(f)
-                    own = min(0.0, 2 * f) if t == 0 else target
-                polyak = 2 * max(f - own, 0.0) / slope
-                if k == 0 and t > 0 and polyak > cap:
-                    enough = loss_and_gradient(data, y - cap * u, below)[0] <= f - 0.5 * cap * slope
-                    enough = enough or cap * slope < 1e-4 * abs(f)
-                    vote, cap = (min(1.0, max(0.0, (f - target) / (loss - target))), cap) if enough else (-3.0, cap / 2)
-                y = y - min(polyak, cap) * u
+                    lowest_yet = lowest - max(first - lowest, -lowest) if t > 0 and lowest < 0 else 0.0
+                    target = min(0.0, 2 * f) if t == 0 else lowest_yet
+                    used = [math.sqrt(square) for square in (seen[0] if t == 0 else q)]
+                u = torch.cat([now[0] / used[0] * g[:5], now[1] / used[1] * g[5:]])
+                y = y - min(2 * max(f - target, 0.0) / float(g @ u), cap) * u
             deltas.append(x - y)
-            votes.append(vote)
-            gradients.append([sum(column) / steps for column in zip(*seen, strict=True)])
+            squares.append([sum(column) / steps for column in zip(*seen, strict=True)])
         v = torch.stack(deltas).mean(0) + 0.8 * v
         s = sum(float(d @ d) for d in deltas) / len(deltas) + 0.64 * s
         x = x - max(1.0, min(s / (3 * float(v @ v)), math.sqrt(s / float(v @ v)))) * v
-        reach = min(30.0, max(1.0, reach * 1.3 ** (sum(votes) / len(votes))))
-        new = [sum(column) / len(clients) for column in zip(*gradients, strict=True)]
+        new = [sum(column) / len(clients) for column in zip(*squares, strict=True)]
         q = new if q is None else [0.9 * old + 0.1 * one for old, one in zip(q, new, strict=True)]
         loss = sum(losses) / len(losses)
         first, lowest = loss if first is None else first, min(lowest, loss)
         mean = x if mean is None else mean + 9 / (t + 9) * (x - mean)
         xs.append(x)
         outputs.append(mean)
-        reaches.append(reach)
-    return xs, outputs, reaches
+    return xs, outputs
 
 
 @pytest.mark.parametrize(("scale", "below"), [(0.1, 0.0), (1.0, 0.0), (1.0, 6.0)])
@@ -85,12 +74,11 @@ def test_auto_equals_its_twin(scale, below):
     xs = []
     loss = "mse" if below == 0 else lambda output, target: nn.functional.mse_loss(output, target) - below
     run = fs.train(model, loss, clients, rounds=12, local_steps=4, callbacks=[lambda e: xs.append(e.x)])
-    expected, outputs, reaches = twin(model, clients, 12, 4, below)
+    expected, outputs = twin(model, clients, 12, 4, below)
     for mine, theirs in zip(xs, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
     output = nn.utils.parameters_to_vector(run.model.parameters()).detach()
     torch.testing.assert_close(output, outputs[-1], rtol=1e-9, atol=1e-12)
-    assert max(reaches) > 1, "the reach must move on this problem, or the test sees nothing of the votes"
     assert below == 0 or run.history[-1]["train_loss"] < 0, "the target must move"
 
 
@@ -191,12 +179,10 @@ def test_low_rank_factors_of_which_one_is_zero_are_trained():
     assert trained(Factors(), labelled()) < 0.6
 
 
-def test_it_asks_for_one_gradient_and_at_most_a_third_of_a_forward_pass_a_step():
-    for steps in (1, 2, 3, 8):
-        options = {"rounds": 24, "local_steps": steps, "batch_size": 10}
-        history = fs.train(Scaled(), "cross_entropy", labelled(), **options).history
-        assert sum(history["gradients"]) == 24 * 6 * steps * 10
-        assert sum(history["forwards"]) <= 0.3 * sum(history["gradients"])
+def test_it_asks_for_one_gradient_a_step_and_no_forward_pass():
+    history = fs.train(Scaled(), "cross_entropy", labelled(), rounds=5, local_steps=3, batch_size=10).history
+    assert sum(history["gradients"]) == 5 * 6 * 3 * 10
+    assert sum(history["forwards"]) == 0
 
 
 def test_a_drift_correction_is_refused():
@@ -205,5 +191,5 @@ def test_a_drift_correction_is_refused():
 
 
 def test_the_server_of_auto_needs_its_clients():
-    with pytest.raises(fs.Refused, match="vote"):
+    with pytest.raises(fs.Refused, match="loss"):
         fs.Algorithm(step=fs.Constant(), server=fs.Auto())

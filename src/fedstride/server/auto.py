@@ -1,4 +1,4 @@
-"""The server of `auto`: momentum with a step from the diversity of the updates; scales, reach and target of the clients.
+"""The server of `auto`: momentum with a step from the diversity of the updates; it learns the scales of the clients' steps.
 
 After Jhunjhunwala, Wang, Joshi. FedExP. ICLR 2023 (eq. 9 and 115). The other half is client/step/capped_polyak.py.
 Deviations: eps becomes rho (1 - M/N) s, so that rescaling the problem changes nothing; 3 instead of 2; s forgets by
@@ -18,8 +18,6 @@ from fedstride.rows import State, Vec, sq
 from fedstride.wire import Mean
 
 MEMORY = 0.9  # of the gradients' mean squares, per round
-GROWTH = 1.3  # of the reach, if all clients vote for it
-FARTHEST = 30.0  # reach: a step of 0.03 then changes a tensor by nearly its own size
 
 
 @dataclass(frozen=True)
@@ -29,24 +27,24 @@ class Auto:
     At least 1; and at most sqrt(s) / |v|, if that is more than 1, so that |eta v| <= sqrt(s): without it, clients that agree
     on where to be and not on how to get there (|Dbar| near 0, S not) would throw the model far away.
 
-    The clients' steps: reach *= 1.3^(mean vote), at least 1. r_j is the size of tensor j now, or at the start if that was
-    more; q_j^2 follows the mean square of its gradient over the cohorts. Once the cohort's mean loss was below zero, the target
-    f* lies as far below the lowest one as that is below the first, or below zero.
+    For the clients' steps: r_j is the size of tensor j now, or at the start if that was more; q_j^2 follows the mean square
+    of its gradient over the cohorts. Once the cohort's mean loss was below zero, the target f* lies as far below the lowest
+    one as that is below the first, or below zero.
     """
 
     beta: float = 0.8
     rho: float = 0.1
-    needs: ClassVar[tuple[str, ...]] = ("square", "vote", "loss", "mean_squares")
+    needs: ClassVar[tuple[str, ...]] = ("square", "loss", "mean_squares")
 
     def __post_init__(self) -> None:
         decay(self, beta=self.beta)
         not_negative(self, rho=self.rho)
 
     def init(self, x: Vec) -> State:
-        return {"eta": x.new_ones(()), "reach": x.new_ones(()), "s": x.new_zeros(()), "v": torch.zeros_like(x)}
+        return {"eta": x.new_ones(()), "s": x.new_zeros(()), "v": torch.zeros_like(x)}
 
     def broadcast(self, state: State) -> State:
-        return {name: state[name] for name in ("reach", "scale", "loss", "target") if name in state}
+        return {name: state[name] for name in ("scale", "target") if name in state}
 
     def step(self, x: Vec, mean: Mean, state: State) -> Vec:
         v = state["v"] = mean.update + self.beta * state["v"]
@@ -54,25 +52,24 @@ class Auto:
         below = 3 * (sq(v) + self.rho * (1 - mean.participants / mean.clients) * s)
         eta = torch.where(below > 0, torch.minimum(s / below, (s / sq(v)).sqrt()), 1.0)
         state["eta"] = eta.clamp(min=1)
-        state["reach"] = (state["reach"] * GROWTH ** mean.fields["vote"][0]).clamp(1, FARTHEST)
         new = x - state["eta"] * v
-        if "loss" in mean.fields:  # not under privacy
+        if "mean_squares" in mean.fields:  # not under privacy
             self._scale(x, new, mean, state)
         return new
 
     def _scale(self, x: Vec, new: Vec, mean: Mean, state: State) -> None:
         """What the next cohort needs to know of gradients, weights and losses."""
-        new_squares, loss = mean.fields["mean_squares"], mean.fields["loss"][0]
+        seen, loss = mean.fields["mean_squares"], mean.fields["loss"][0]
         if "radii" not in state:
             sizes = x.new_tensor([shape.numel() for shape in mean.shapes])
-            state |= {"first": loss, "lowest": loss, "squares": new_squares}
-            state["radii"] = started(radii(x, mean.shapes), loss, new_squares.sqrt(), sizes)
+            state |= {"first": loss, "lowest": loss, "squares": seen}
+            state["radii"] = started(radii(x, mean.shapes), loss, seen.sqrt(), sizes)
         old = state["squares"]
-        squares = state["squares"] = torch.where(old > 0, MEMORY * old + (1 - MEMORY) * new_squares, new_squares)
+        squares = state["squares"] = torch.where(old > 0, MEMORY * old + (1 - MEMORY) * seen, seen)
         state["scale"] = ratio(torch.maximum(radii(new, mean.shapes), state["radii"]), squares.sqrt())
         lowest = state["lowest"] = torch.minimum(state["lowest"], loss)
         below = lowest - torch.maximum(state["first"] - lowest, lowest.abs())
-        state["loss"], state["target"] = loss, torch.where(lowest < 0, below, torch.zeros_like(loss))
+        state["target"] = torch.where(lowest < 0, below, torch.zeros_like(loss))
 
     def output(self, x: Vec, state: State) -> Vec:
         return x
