@@ -70,7 +70,7 @@ def _fork() -> str | None:
         return "cannot be tried"
     child = os.fork()
     if child == 0:
-        faulthandler.disable()  # its death is no news
+        faulthandler.disable()  # the child may crash: print no traceback
         try:
             exercise()
             os._exit(0)

@@ -20,7 +20,7 @@ SMOOTH = 0.05  # deviation from the trend, of the fall: only steps much too shor
 # Whether anything was learned, against the best prediction that ignores the inputs
 SURE = 2.0  # standard deviations: chance alone goes as far once in forty times
 LEARNED = 0.05  # of the constant prediction's loss: a classifier that gains less and no accuracy predicts one class
-FLAT = 1e-3  # of the loss: a smaller change is no progress, however little noise there is
+FLAT = 1e-3  # of the loss: smaller changes do not count as progress, however little noise there is
 SCALES = 100.0  # between root mean squares of features: one step cannot suit curvatures 10,000 times apart
 
 # Successive moves of the model. In theory a short step gives a cosine >= 0, whatever the noise, and the stationary
