@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 from fedstride import InvalidInput, study
 from fedstride.bench import painless, show_painless
 from fedstride.bench.painless import FREE, GRIDS, SCALES, VARIANTS, cell, grid, measure, shown, trained
-from fedstride.bench.tasks import ACCURACY, FIT, GROUPS, TASKS
+from fedstride.bench.task_table import TASKS
+from fedstride.bench.tasks import ACCURACY, FIT, GROUPS
 from fedstride.cli import app
 
 WORK = {"gradients": 1000, "forwards": 10, "bytes_up": 300, "bytes_down": 200}

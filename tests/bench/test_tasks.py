@@ -10,7 +10,8 @@ import torch
 from fedstride import losses
 from fedstride.bench.painless import SCALED
 from fedstride.bench.task_parts import constant, gaussian_nll
-from fedstride.bench.tasks import GROUPS, TASKS, _corrupted
+from fedstride.bench.task_table import TASKS
+from fedstride.bench.tasks import GROUPS, _corrupted
 from fedstride.data import cache
 
 

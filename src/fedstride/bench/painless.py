@@ -26,7 +26,8 @@ from fedstride import losses
 from fedstride.algorithm import Algorithm
 from fedstride.bench import verdicts
 from fedstride.bench.task_parts import constant
-from fedstride.bench.tasks import ACCURACY, TASKS, Setup
+from fedstride.bench.task_table import TASKS
+from fedstride.bench.tasks import ACCURACY, Setup
 from fedstride.client.step import NGN, Adam, CappedPolyak
 from fedstride.engine import Local
 from fedstride.errors import FedstrideWarning, GivenUp, InvalidInput
@@ -50,7 +51,7 @@ GRIDS: dict[str, dict[str, list[float]]] = {  # FedAvg gets two rates more, next
     "fedavg": {"lr": rates(-3, 1)},
     "fedavgm": {"lr": rates(-2.5, 0.5)},
     "fedexp": {"lr": rates(-2, 1), "eps": [1e-3]},
-    "fedadam": {"lr": rates(-1.5, 0), "server_lr": rates(-2, -1)},
+    "fedadam": {"lr": rates(-1.5, -0.5), "server_lr": rates(-2, -1.5)},
     "scaffold": {"lr": rates(-1.5, 0.5)},
     "client_adam": {"lr": rates(-4, -1.5)},
 }

@@ -223,6 +223,12 @@ def ridges(n: int, random: torch.Generator) -> Samples:
     return x, torch.tanh(x @ W / 2) @ v / 2 + 0.05 * torch.randn(n, generator=random)
 
 
+def hastie(n: int, random: torch.Generator) -> Samples:
+    """Are the squares of 10 normal numbers large together? (Hastie, Tibshirani, Friedman. Example 10.2)"""
+    x = torch.randn(n, 10, generator=random)
+    return x, (x.square().sum(1) > 9.34).long()
+
+
 def friedman(n: int, random: torch.Generator) -> Samples:
     """Friedman's first function: 5 of 10 inputs matter (Multivariate adaptive regression splines, 1991), in tens."""
     x = torch.rand(n, 10, generator=random)

@@ -138,7 +138,8 @@ def painless(
 
 def _tasks(groups: list[str] | None, names: list[str] | None) -> list[str]:
     """Names of the tasks of `bench painless` that were asked for."""
-    from fedstride.bench.tasks import GROUPS, TASKS
+    from fedstride.bench.task_table import TASKS
+    from fedstride.bench.tasks import GROUPS
 
     wanted = _chosen("--group", groups, list(GROUPS), list(GROUPS))
     named = _chosen("--task", names, list(TASKS), list(TASKS))
