@@ -24,6 +24,7 @@ from fedstride.bench.tasks import (
     mixed,
     mlp,
 )
+from fedstride.bench.tasks import TASKS as TASKS
 from fedstride.models import CharLSTM, CharMLP
 
 FASHION, MNIST, CIFAR, COVTYPE, PLAYS = "fashion_mnist", "mnist", "cifar10", "covtype", "shakespeare"
