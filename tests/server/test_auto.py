@@ -42,7 +42,7 @@ def twin(model, clients, rounds, steps, below):
         now = [max(size[0], rms(x[:5])), max(size[1], abs(float(x[5])), rms(x[:5]))]
         deltas, losses, squares = [], [], []
         for data in clients:
-            y, cap, seen = x.clone(), 0.03 * min(1, (t + 1) / 5), []
+            y, cap, seen = x.clone(), 0.06 * min(1, (t + 1) / 10) / (1 + t / 10) ** 0.5, []
             for k in range(steps):
                 f, g = loss_and_gradient(data, y, below)
                 seen.append([float((g[:5] ** 2).mean()), float(g[5] ** 2)])

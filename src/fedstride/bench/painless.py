@@ -80,8 +80,8 @@ VARIANTS: dict[str, Callable[[], Algorithm]] = {
     "momentum 0": lambda: replace(RECIPES["auto"](), server=Auto(beta=0.0)),
     "momentum 0.9": lambda: replace(RECIPES["auto"](), server=Auto(beta=0.9)),
     "extrapolation not damped": lambda: replace(RECIPES["auto"](), server=Auto(rho=0.0)),
-    "cap 0.01": lambda: replace(RECIPES["auto"](), step=CappedPolyak(cap=0.01)),
-    "cap 0.1": lambda: replace(RECIPES["auto"](), step=CappedPolyak(cap=0.1)),
+    "cap 0.02": lambda: replace(RECIPES["auto"](), step=CappedPolyak(cap=0.02)),
+    "cap 0.2": lambda: replace(RECIPES["auto"](), step=CappedPolyak(cap=0.2)),
 }
 
 SCALED = ("digits", "fashion-linear", "mnist-mlp", "covtype-mlp", "cifar-cnn", "regression", "digits-cnn")

@@ -6,7 +6,7 @@ The third group holds what users bring: other models, losses, splits and schedul
 
 from __future__ import annotations
 
-from sklearn.datasets import load_diabetes, load_iris
+from sklearn.datasets import load_diabetes
 from torch import nn
 
 from fedstride.bench import task_parts as parts
@@ -100,12 +100,6 @@ add(LOOKED, "mnist-0.05", "MNIST, MLP, alpha 0.05", MNIST, mlp(784, (50,), 10), 
 add(
     *(UNSEEN, "hastie", "Hastie's 10 normal inputs, MLP, alpha 1", parts.generated(parts.hastie, 3000)),
     *(mlp(10, (32,), 2), mixed(1.0, 30, 80)),
-)
-add(
-    *(UNSEEN, "iris", "iris, MLP, 2 classes a client, all take part", parts.halves(load_iris), mlp(4, (12,), 3)),
-    *(classes(2, 6),),
-    batch_size=4,
-    cohort=None,
 )
 add(UNSEEN, "digits-linear", "digits, linear, alpha 0.1", "digits", linear(64, 10), mixed(0.1, 40, 30), batch_size=10)
 add(

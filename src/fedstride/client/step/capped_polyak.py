@@ -2,11 +2,12 @@
 
 Loizou, Vaswani, Laradji, Lacoste-Julien. Stochastic Polyak step-size for SGD. AISTATS 2021, for the step itself;
 You, Gitman, Ginsburg. Large batch training of convolutional networks. 2017, for steps relative to the weights.
-Deviations: the cap, its warm-up and the moving target for losses below zero are ours. The other half is server/auto.py.
+Deviations: the cap, its schedule and the moving target for losses below zero are ours. The other half is server/auto.py.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from fedstride.errors import positive
 from fedstride.oracle import Oracle
 from fedstride.rows import Col, Rows, State, Vec, dot, repeat, sq
 
-WARM_UP = 5  # rounds until the cap is whole: a network that has not begun to learn is easily ruined
+WARM_UP = 10  # rounds: untrained networks are easily ruined by long steps
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,13 @@ class CappedPolyak:
     """y -= eta u with u_j = (r_j / q_j) g_j for each tensor j, and eta = min{2 (f_B - f*) / <g, u>, cap}.
 
     r_j is the root mean square of the tensor's weights and q_j that of its gradient, so eta is the share of its own size by
-    which a step changes a tensor: no change of units of loss or parameters matters. A server sends r_j / q_j, and f* once the
+    which a step changes a tensor: no change of units of loss or parameters matters. The cap rises linearly over the first
+    rounds and falls with the square root of time, which needs no planned number of rounds. A server sends r_j / q_j, and f* once the
     loss goes below zero. Without one, as in the first round, a client takes r_j and q_j from its own first gradient, and f*
     as far below zero again as its loss is, if that is.
     """
 
-    cap: float = 0.03
+    cap: float = 0.06
 
     def __post_init__(self) -> None:
         positive(self, cap=self.cap)
@@ -40,7 +42,7 @@ class CappedPolyak:
         zero = torch.zeros_like(plan.size)
         shapes, sent = plan.shapes or (x.shape,), plan.broadcast
         state = {name: zero.clone() for name in ("eta", "loss", "taken")}
-        state["cap"] = zero + self.cap * min(1.0, (plan.round + 1) / WARM_UP)
+        state["cap"] = zero + self.cap * min(1.0, (plan.round + 1) / WARM_UP) / math.sqrt(1 + plan.round / WARM_UP)
         state["mean_squares"] = zero.repeat(1, len(shapes))
         state |= {f"tensor {j}": zero.new_empty(len(zero), 0, s.numel()) for j, s in enumerate(shapes)}
         if "scale" in sent:
