@@ -19,7 +19,7 @@ MODULUS = 2**32  # of the sums
 LEAST = 3  # clients: of two, each would know what the other sent
 MEANS = {"train_loss": 100.0, "client_step": 100.0, "trials": 100.0}  # for the history, with their bounds
 COUNTS = ("failed", "gradients", "forwards")  # whole numbers, summed as they are
-NATURAL = {"vote": 3.0, "below": 0.5, **MEANS}
+NATURAL = {"below": 0.5, **MEANS}
 TOGETHER = ("update", "raw", "square")  # have one length
 
 
