@@ -111,6 +111,7 @@ def _alone(app: Path, settings: dict[str, int], rounds: int) -> fs.Run:
         fs.recipes.scaffold(lr=0.05),
         rounds=rounds,
         test=task.load_test(settings),
+        normalise=True,
         **{name: settings[name] for name in ("epochs", "batch_size", "seed")},
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import warnings
 from dataclasses import replace
@@ -20,6 +21,7 @@ from fedstride.engine import Local, Torchrun
 from fedstride.errors import FedstrideWarning
 from fedstride.faults import Faulty
 from fedstride.normalise import Normalised, moments, scaled, scaling_of
+from fedstride.recipes import RECIPES
 from fedstride.result import Weights
 from tests.problems import Classifier, same_bits, seeded
 
@@ -358,26 +360,31 @@ def torchrun_process(folder: Path) -> None:
         (folder / f"{algorithm}-{os.environ['RANK']}.json").write_text(json.dumps(found))
 
 
-def flower_project(clients):
+def small_ages(clients):
+    return [(x * torch.tensor([1e-4, 1.0], dtype=x.dtype), y) for x, y in clients]
+
+
+def flower_project(clients, test=None):
     from fedstride.engine import flower
 
     return flower.Project(
         lambda settings: mlp(),
         "cross_entropy",
         lambda settings, node: clients[node["partition-id"]],
-        lambda settings: together(people(99)),
+        lambda settings: together(people(99)) if test is None else test,
     )
 
 
-def flower_train(clients=None, crash=(), **more):
+def flower_train(clients=None, crash=(), look=None, test=None, **more):
     pytest.importorskip("flwr")
     from fedstride.engine import flower
     from fedstride.engine.flower.server import train
     from tests.engine.grid import Grid
 
     clients = people() if clients is None else clients
-    project = flower_project(clients)
+    project = flower_project(clients, test)
     grid = Grid(flower.client_app(project), {100 + c: {"partition-id": c} for c in range(len(clients))})
+    grid.spoil = look or grid.spoil
     settings = {
         "clients": len(clients), "algorithm": "auto", "rounds": ROUNDS, "cohort": 3, "batch-size": 10, "seed": 0,
         "normalise": True, "deadline": 30.0, **more,
@@ -413,6 +420,70 @@ def test_flower_nodes_refuse_whole_numbers(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(fs.InvalidInput, match="token ids"):
         flower_train([(torch.randint(5, (9, 2)), torch.randint(2, (9,))) for _ in range(3)])
+
+
+SECURE = "10, mean_squares=1000, loss=100, control=100, gradient=100"
+
+
+@pytest.mark.parametrize("weights", ["uniform", "samples"])
+@pytest.mark.parametrize("algorithm", ["auto", "scaffold(lr=0.1)", "fedlin(lr=0.1)"])
+def test_secure_sums_give_the_scaling_of_plain_ones(tmp_path, monkeypatch, algorithm, weights):
+    """The scales of the columns, 1e-3 and 2e4, are far apart. Every sample counts once, whatever the weights."""
+    monkeypatch.chdir(tmp_path)
+    clients, test = small_ages(people()), together(small_ages(people(99)))
+    run = flower_train(clients, test=test, secure=SECURE, algorithm=algorithm, weights=weights)
+    plain = learn(clients=clients, test=test, algorithm=algorithm_of(algorithm), weights=weights)
+    torch.testing.assert_close(run.model.mean, plain.model.mean, rtol=1e-12, atol=0)
+    torch.testing.assert_close(run.model.scale, plain.model.scale, rtol=1e-12, atol=0)
+    torch.testing.assert_close(run.x, plain.x, rtol=0, atol=1e-4)
+    assert run.history[-1]["test_accuracy"] == pytest.approx(plain.history[-1]["test_accuracy"], abs=0.01)
+    assert run.engine["normalise"] is True
+
+
+def test_no_message_of_a_secure_sum_tells_the_moments_of_a_client(tmp_path, monkeypatch):
+    """Replies in the clear hold keys, shares and masked numbers. In a plain run the same look finds the moments."""
+    pytest.importorskip("flwr")
+    from flwr.common.serde import message_to_proto
+
+    monkeypatch.chdir(tmp_path)
+    known = [part.tobytes() for x, _ in people() for part in moments(x)[1:].numpy()]
+    for setting, told in (({}, True), ({"secure": SECURE}, False)):
+        seen, kinds = bytearray(), set()
+
+        def look(reply, seen=seen, kinds=kinds):
+            seen += message_to_proto(reply).SerializeToString()
+            kinds.add(reply.metadata.message_type)
+            return reply
+
+        flower_train(look=look, rounds=1, **setting)
+        assert [part in seen for part in known] == [told] * len(known)
+        assert ("train.moments" in kinds) == told
+        assert (b"moments" in seen) == told
+
+
+def test_a_client_that_drops_out_of_a_secure_sum_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    silent = (101, "train")
+    run = flower_train(
+        look=lambda r: None if (r.metadata.src_node_id, r.metadata.message_type) == silent else r,
+        secure=SECURE, rounds=1, deadline=0.5, cohort="none",
+    )  # fmt: skip
+    X = together([client for i, client in enumerate(people()) if i != 1])[0]
+    torch.testing.assert_close(run.model.mean, X.mean(0), rtol=1e-12, atol=0)
+
+
+def test_inputs_beyond_the_bound_are_refused_at_the_roll_call_and_not_shown(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    with pytest.raises(
+        fs.InvalidInput, match=r"client \d: .*beyond the bound inputs=20000\. .* setting `secure`"
+    ) as caught:
+        flower_train(secure=f"{SECURE}, inputs=2e4", look=lambda r: seen.append(r.metadata.message_type) or r)
+    assert set(seen) == {"query.about"}
+    numbers = {float(n) for n in re.findall(r"[-+.\de]*\d", str(caught.value))}
+    assert not numbers & {float(v) for x, _ in people() for v in x.flatten()}
+    run = flower_train(secure=f"{SECURE}, inputs=2e5", rounds=1)
+    torch.testing.assert_close(run.model.mean, together(people())[0].mean(0), rtol=1e-12, atol=0)
 
 
 # Clients that fail.
@@ -460,12 +531,6 @@ def test_refusals():
     for wrong in ("yes", 1, None):
         with pytest.raises(fs.InvalidInput, match=r"normalise=.* is invalid: expected True or False"):
             learn(normalise=wrong)
-
-
-def test_secure_sums_are_refused(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(fs.Refused, match="normalise=True with secure"):
-        flower_train(secure=10.0, algorithm="fedavg(lr=0.1)")
 
 
 # Warnings.
@@ -538,6 +603,47 @@ def test_datasets_and_lazy_clients_are_looked_at_too():
     assert len(warned(inputs, clients=[People((inputs, targets))] * 2)) == 1
     lazy = fs.data.Lazy([60, 60], lambda i: (inputs, targets))
     assert len(warned(inputs, clients=lazy)) == 1
+
+
+def flower_warned(**more):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        flower_train(**{"algorithm": "fedavg(lr=1e-12)", "rounds": 2, "normalise": False, **more})
+    return [str(w.message) for w in found if issubclass(w.category, FedstrideWarning)]
+
+
+def test_a_flower_server_is_told_of_scales_and_of_no_value(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    even = [(normal(n, 2).double(), torch.zeros(n, dtype=torch.int64)) for n in SIZES]
+    seen = []
+    (said,) = flower_warned(clients=[*people()[:3], *even[3:]], look=lambda r: seen.append(r) or r)
+    assert said.startswith("clients: at 3 of 5 nodes the scales of the input features are far apart")
+    assert "Use normalise=true" in said
+    assert not re.search(r"\+-|feature \d", said)
+    abouts = [r.content.config_records["about"] for r in seen if r.metadata.message_type == "query.about"]
+    told = {about["client"]: about.pop("scales far apart") for about in abouts}
+    assert told == {0: True, 1: True, 2: True, 3: False, 4: False}
+    assert {name for about in abouts for name in about} == {"client", "samples", "found", "kind of samples"}
+    logged = [r.getMessage() for r in caplog.records if r.name == "flwr.fedstride" and r.levelname == "WARNING"]
+    assert len(logged) == 3  # at each of the three nodes
+    assert all("feature 1 is " in text and "normalise=True" in text for text in logged)
+
+
+def test_a_flower_server_is_told_of_no_scales_where_there_is_nothing_to_do(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    assert flower_warned(normalise=True) == []
+    assert flower_warned(clients=[(normal(n, 2).double(), torch.zeros(n, dtype=torch.int64)) for n in SIZES]) == []
+    assert not [r for r in caplog.records if "far apart" in r.getMessage()]
+
+
+def test_under_privacy_the_scales_are_told_to_the_log_of_a_node_only(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    private = replace(fs.recipes.fedavg(lr=1e-12), privacy=fs.Privacy(noise=1.0, delta=0.01))
+    monkeypatch.setitem(RECIPES, "private", lambda: private)
+    assert flower_warned(algorithm="private", seed=7) == []
+    logged = [r.getMessage() for r in caplog.records if "far apart" in r.getMessage()]
+    assert len(logged) == len(SIZES)
+    assert all("Scale each column by a known constant" in text for text in logged)
 
 
 @pytest.mark.parametrize("task", ["digits", "breast_cancer"])

@@ -79,7 +79,7 @@ def deviation_is(sample: torch.Tensor, sigma: float) -> bool:
     ) < 5 * sigma / math.sqrt(len(sample))
 
 
-@pytest.mark.parametrize("scalars", [(), ("square",), ("square", "below", "vote")])
+@pytest.mark.parametrize("scalars", [(), ("square",), ("square", "below")])
 def test_the_noise_of_the_update(scalars):
     privacy, z, clip, expected = Privacy(noise=0.7, clip=3.0), 0.7, 3.0, 25.0
     out = privacy.release(fields(20000, *scalars), 30, expected, {"clip": torch.tensor(clip)}, generator(2))
@@ -87,7 +87,7 @@ def test_the_noise_of_the_update(scalars):
     assert deviation_is(out["update"], z_update * clip / expected)
 
 
-@pytest.mark.parametrize(("name", "sensitivity"), [("below", 0.5), ("vote", 3.0), ("square", 9.0)])
+@pytest.mark.parametrize(("name", "sensitivity"), [("below", 0.5), ("square", 9.0)])
 def test_the_noise_of_a_scalar(name, sensitivity):
     privacy, state, source = Privacy(noise=0.7), {"clip": torch.tensor(3.0)}, generator(3)
     mean = fields(1, name) | {name: torch.full((1,), 1e3, dtype=torch.float64)}  # far from the square's clamp
@@ -97,7 +97,7 @@ def test_the_noise_of_a_scalar(name, sensitivity):
 
 def test_the_whole_release_is_one_gaussian_mechanism_with_the_multiplier_asked_for():
     """A client moves every field by sensitivity / deviation; all of these moves have the length 1 / noise."""
-    sensitivity = {"below": 0.5, "square": 1.5**2, "update": 1.5, "vote": 3.0}
+    sensitivity = {"below": 0.5, "square": 1.5**2, "update": 1.5}
     mean = {name: torch.full((1,), 1e3, dtype=torch.float64) for name in sensitivity}
     out = Privacy(noise=0.7).release(mean, 8, 8.0, {"clip": torch.tensor(1.5)}, generator(4))
     same = generator(4)
@@ -113,7 +113,8 @@ def test_the_released_square_is_not_negative():
 
 
 def test_the_same_source_gives_the_same_bits_whatever_the_order_of_the_fields():
-    mean = {name: torch.ones(3 if name == "update" else 1) for name in ("update", "square", "vote")}
+    sizes = {"update": 3, "square": 1, "below": 1}
+    mean = {name: torch.full((n,), 1e3) for name, n in sizes.items()}  # far from the square's clamp
     state = {"clip": torch.tensor(1.0)}
     one = Privacy(1.0).release(mean, 3, 4.0, state, generator(6))
     two = Privacy(1.0).release(dict(reversed(mean.items())), 3, 4.0, state, generator(6))
@@ -272,12 +273,11 @@ def test_with_everybody_else_far_away_the_promise_of_a_fixed_size_is_just_kept()
 
 
 def test_the_ranges_of_an_upload():
-    declared = Privacy(1.0).declared({"update": 10, "square": 1, "below": 1, "vote": 1}, 3.0)
+    declared = Privacy(1.0).declared({"update": 10, "square": 1, "below": 1}, 3.0)
     assert declared == (
         Field("update", 10, -3.0, 3.0),
         Field("square", 1, 0.0, 9.0),
         Field("below", 1, -0.5, 0.5),
-        Field("vote", 1, -3.0, 1.0),
     )
 
 

@@ -176,7 +176,7 @@ def try_out(
 def normalise_of(normalise: Any, a: Algorithm, model: nn.Module) -> bool:
     if not isinstance(normalise, bool):
         raise InvalidInput(f"normalise={normalise!r} is invalid: expected True or False.")
-    if normalise and any(isinstance(m, Normalised) for m in model.modules()):
+    if normalise and is_normalised(model):
         raise Refused(
             "normalise=True with a model that normalises its inputs already: the run.model of such a run. Use "
             "normalise=False to train it further, or pass run.model.model to measure the inputs anew."
@@ -189,18 +189,24 @@ def normalise_of(normalise: Any, a: Algorithm, model: nn.Module) -> bool:
     return normalise
 
 
-def tell_of_scales(clients: Federation | Lazy, largest: Tensor | None, private: bool) -> list[list[Any]]:
-    """Warn of columns whose scales differ so much that no step size suits all of them.
+def is_normalised(model: nn.Module) -> bool:
+    """Whether it scales its inputs itself, as the run.model of a run with normalise=True does."""
+    return any(isinstance(m, Normalised) for m in model.modules())
+
+
+def look_at_scales(clients: Federation | Lazy, largest: Tensor | None, private: bool) -> tuple[str, list[list[Any]]]:
+    """Look for columns whose scales differ so much that no step size suits all of them.
 
     A column's scale is the root mean square of its entries that are not zero: sparse and one-hot columns have the scale of
     dense ones. Constant columns do not count; those that are mostly zero, or rarely differ from their median as the pixels at
     the border of an image, count only if they are large.
 
     largest: inputs of the largest client; private: normalise=True would be refused.
-    Returns [name or index, scale] of the smallest and the largest column, if their scales are far apart; else nothing.
+    Returns (a warning, "" if there is no need for one; [name or index, scale] of the smallest and the largest column, if
+    their scales are far apart).
     """
     if largest is None or largest.dim() != 2 or not largest.is_floating_point():
-        return []
+        return "", []
     few = max(1, min(LOOK, NUMBERS // ((CLIENTS + 1) * max(1, largest.shape[1]))))
     others = clients[:CLIENTS] if isinstance(clients, Federation) else []
     parts = [largest, *(c.inputs for c in others if isinstance(c, TensorClient))]
@@ -209,13 +215,13 @@ def tell_of_scales(clients: Federation | Lazy, largest: Tensor | None, private: 
     mean, deviation = X.mean(0), X.std(0, correction=0)
     varies = deviation > 4 * torch.finfo(largest.dtype).eps * mean.abs()
     if len(X) < PROBE or not bool(varies.any()):
-        return []
+        return "", []
     scale = (X.square().sum(0) / there.clamp(min=1)).sqrt()
     dense = varies & often & (2 * there >= len(X))
     ratio = float(scale[varies].max() / scale[dense].min()) if bool(dense.any()) else 1.0
     offset = torch.where(varies & often, mean.abs() / deviation, 0.0)
     if ratio <= FAR and float(offset.max()) <= FAR:
-        return []
+        return "", []
     apart = (scale / scale[varies].median()).log().abs() if ratio > FAR else torch.zeros_like(scale)
     off = torch.where(offset > FAR, offset, 1.0).log()
     worst = torch.where(varies, torch.maximum(apart, off), -1.0).argsort(descending=True)[: min(3, int(varies.sum()))]
@@ -223,15 +229,15 @@ def tell_of_scales(clients: Federation | Lazy, largest: Tensor | None, private: 
     named = [repr(columns[i]) if len(columns) == len(mean) else f"feature {i}" for i in worst.tolist()]
     shown = [f"{n} is {mean[i]:.3g} +- {deviation[i]:.3g}" for n, i in zip(named, worst.tolist(), strict=True)]
     fix = "Scale each column by a known constant" if private else "Use normalise=True, or scale the columns yourself"
-    tell(
+    warning = (
         f"clients: the scales of the input features are far apart ({', '.join(shown)}), so that no step size suits all of "
         f"them. {fix}."
     )
     if ratio <= FAR:
-        return []
+        return warning, []
     small = int(torch.where(dense, scale, math.inf).argmin())
     large = int(torch.where(varies, scale, 0.0).argmax())
-    return [[str(columns[i]) if len(columns) == len(mean) else i, float(scale[i])] for i in (small, large)]
+    return warning, [[str(columns[i]) if len(columns) == len(mean) else i, float(scale[i])] for i in (small, large)]
 
 
 def _found(clients: Federation | Lazy) -> Found | None:

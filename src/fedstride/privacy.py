@@ -137,7 +137,7 @@ class Privacy:
 
 def _range(name: str, clip: float) -> tuple[float, float]:
     """Of every number in a client's field; its larger end is the field's sensitivity, the update's as a whole."""
-    ranges = {"update": (-clip, clip), "square": (0.0, clip**2), "below": (-0.5, 0.5), "vote": (-3.0, 1.0)}
+    ranges = {"update": (-clip, clip), "square": (0.0, clip**2), "below": (-0.5, 0.5)}
     if name not in ranges:
         raise Refused(
             f"Privacy: {name!r} of the clients has no known bound, so no noise can hide it. Use parts whose clients upload "

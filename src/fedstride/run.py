@@ -22,12 +22,11 @@ from fedstride.data.federation import federation
 from fedstride.engine import Engine, Task
 from fedstride.engine import engine as engine_of
 from fedstride.engine.local import one_thread
-from fedstride.errors import InvalidInput, Unsaved
+from fedstride.errors import InvalidInput, Unsaved, tell
 from fedstride.guard import Guard
 from fedstride.history import Row
 from fedstride.losses import Loss
 from fedstride.model import Replica
-from fedstride.normalise import Normalised
 from fedstride.result import Run
 from fedstride.rows import Vec
 from fedstride.sampling import Sampler, sampler
@@ -159,8 +158,10 @@ def train(
     facts: dict[str, Any] = {}
     if held_out is not None:
         facts["constant"] = losses.constant(probed.loss, held_out.take()[1])
-    if where.leads and not normalise and not any(isinstance(m, Normalised) for m in model.modules()):
-        apart = check.tell_of_scales(federated, probed.inputs, chosen.privacy is not None)
+    if where.leads and not normalise and not check.is_normalised(model):
+        warning, apart = check.look_at_scales(federated, probed.inputs, chosen.privacy is not None)
+        if warning:
+            tell(warning)
         if apart and chosen.privacy is None:  # the clients' inputs are not released
             facts["scales"] = apart
     with nullcontext() if when is None else locked(when.path):

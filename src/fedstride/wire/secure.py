@@ -19,8 +19,14 @@ MODULUS = 2**32  # of the sums
 LEAST = 3  # clients: of two, each would know what the other sent
 MEANS = {"train_loss": 100.0, "client_step": 100.0, "trials": 100.0}  # for the history, with their bounds
 COUNTS = ("failed", "gradients", "forwards")  # whole numbers, summed as they are
-NATURAL = {"vote": 3.0, "below": 0.5, **MEANS}
+NATURAL = {"below": 0.5, **MEANS}
 TOGETHER = ("update", "raw", "square")  # have one length
+INPUTS = 1e20  # bound of the inputs that are measured by normalise=True, unless bounds["inputs"] is another
+
+
+def levels(clients: int) -> int:
+    """A client's numbers lie in [-levels/2, levels/2], so that their sum fits; even, so that 1 and 0 are exact."""
+    return min(2**30, (MODULUS - 1) // clients) // 2 * 2
 
 
 @dataclass(frozen=True)
@@ -35,18 +41,21 @@ class Secure:
 
     def __post_init__(self) -> None:
         positive(self, bound=self.bound)
-        if not 1e-150 < self.bound < 1e150:
-            raise InvalidInput(
-                f"Secure: bound={self.bound!r} has no square; expected a number between 1e-150 and 1e150."
-            )
+        _has_square("bound", self.bound)
         if not isinstance(self.bounds, Mapping):
             raise InvalidInput(f"Secure: bounds={self.bounds!r} is not usable; expected names and numbers in a dict.")
         positive("Secure.bounds", **self.bounds)
+        _has_square("inputs", self.inputs)
         for name in TOGETHER:
             if name in self.bounds:
                 raise InvalidInput(
                     f"Secure: bounds={dict(self.bounds)!r} names {name!r}, which bound={self.bound} is for."
                 )
+
+    @property
+    def inputs(self) -> float:
+        """Bound of the magnitude of inputs."""
+        return self.bounds.get("inputs", INPUTS)
 
     def layout(self, numbers: Mapping[str, int], clients: int) -> Layout:
         """The vector of a cohort's clients, from how many numbers each of their fields has."""
@@ -84,8 +93,7 @@ class Layout:
 
     @property
     def levels(self) -> int:
-        """A number lies in [-levels/2, levels/2]; even, so that 1 and 0 are exact."""
-        return min(2**30, (MODULUS - 1) // self.clients) // 2 * 2
+        return levels(self.clients)
 
     @property
     def size(self) -> int:
@@ -151,3 +159,8 @@ class Layout:
         """
         total = weight * (self.levels // 2)
         return {name: bound * self.clients / (total - self.clients / 2) for name, bound in self.bounds.items()}
+
+
+def _has_square(name: str, bound: float) -> None:
+    if not 1e-150 < bound < 1e150:
+        raise InvalidInput(f"Secure: {name}={bound!r} has no square; expected a number between 1e-150 and 1e150.")

@@ -21,13 +21,13 @@ from fedstride.engine.flower import memory, records, secure
 from fedstride.engine.flower.nodes import Nodes, log
 from fedstride.engine.local import Answer, answer, evaluation_parts, replied, score
 from fedstride.engine.protocol import Contents, Order, Reply, Task
-from fedstride.errors import Corrupt, InvalidInput, Refused, tell
+from fedstride.errors import Corrupt, InvalidInput, tell
 from fedstride.model import Replica
 from fedstride.normalise import scaled
 from fedstride.rows import State, Vec
 from fedstride.wire import Aggregator
 from fedstride.wire.secure import Secure
-from fedstride.work import Exchange, Upload, layout
+from fedstride.work import MOMENTS, Exchange, Upload, layout
 
 GRACE = 60.0  # seconds that a message outlives its deadline: clocks differ
 
@@ -63,13 +63,9 @@ class FlowerClients:
                 "model: Flower's arrays have no bfloat16; use float32, with precision=bfloat16 if you like."
             )
         if engine.secure is not None:
-            if task.normalise:
-                raise Refused(
-                    "normalise=True with secure: a secure sum keeps 30 bits of the longest vector, in which sums of small "
-                    "features would vanish beside those of large ones. Scale the inputs where each node loads its data."
-                )
             statistics = len(self.replica.stats()) if task.buffers == "average" else 0
-            uploads = [layout(engine.algorithm, kind, self.replica.shapes, statistics)[0] for kind in exchanges]
+            kinds = [kind for kind in exchanges if kind != MOMENTS]  # its range is checked by the nodes
+            uploads = [layout(engine.algorithm, kind, self.replica.shapes, statistics)[0] for kind in kinds]
             secure.check(engine.secure, engine.algorithm, uploads, len(task.clients))
         found = engine.nodes.found
         self.found, self.features = records.found_text(found), found.features

@@ -126,17 +126,22 @@ class Station:
             normalise=self.normalise,
         )
 
-    def tried_out(self) -> Found:
-        """What the model does with the data here; refuses what does not fit."""
+    def tried_out(self) -> tuple[Found, str]:
+        """What the model does with the data here, and a warning if features need scaling; refuses what does not fit."""
         _ = self.mixed  # before anything computes
         probed = check.try_out(self.model, self.project.loss, self.clients, None, self.normalise)
+        warning = ""
+        if self.normalise:
+            secure.check_inputs(self.settings.get("secure"), self.clients[0].take()[0])
+        elif not check.is_normalised(self.model):
+            warning, _ = check.look_at_scales(self.clients, probed.inputs, self.algorithm.privacy is not None)
         found = Found(probed.reduction, probed.moving, probed.random, probed.features)
         given = self.given
         steps = check.steps_of(
             given.get("local_steps"), given.get("epochs"), given.get("batch_size"), self.clients.sizes
         )
         check.fits(self.algorithm, self.task(found), self.options, sampler(None, 1), steps, tested=False)
-        return found
+        return found, warning
 
     def worker(self, found: Found) -> Worker:
         """For one client alone: the closed form, or one gradient after another."""
@@ -197,7 +202,7 @@ def _vector(project: Project, message: Message, context: Context) -> Tensor:
     """What a secure sum gets of an order's work."""
     kind, sums, weight = secure.asked_for(message.content)
     with one_thread(), torch.enable_grad():
-        _, upload = perform(project, message.content, context, kind, sums)
+        _, upload = perform(project, message.content, context, kind, sums if isinstance(sums, Layout) else None)
     return secure.encoded(upload, sums, weight)
 
 
@@ -214,12 +219,15 @@ def _about(project: Project, message: Message, context: Context) -> RecordDict:
     here = station(project, settings, json.dumps(dict(context.node_config), sort_keys=True))
     number = here.client
     with torch.enable_grad():
-        found = here.tried_out()
-    facts: dict[str, int | str] = {
+        found, warning = here.tried_out()
+    if warning:
+        log.warning("%s", warning)  # it tells of values, and stays here
+    facts: dict[str, int | str | bool] = {
         "client": number,
         "samples": here.clients.sizes[0],
         "found": records.found_text(found),
         "kind of samples": _kind(here.clients[0].take(torch.arange(1, device="cpu"))),
+        "scales far apart": bool(warning) and here.algorithm.privacy is None,
     }
     return RecordDict(
         {"about": ConfigRecord({**facts}), "identity": ConfigRecord({**identity(here.model, found.moving)})}

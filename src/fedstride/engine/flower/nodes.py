@@ -32,6 +32,7 @@ class About:
     samples: int
     found: Found
     kind: str  # shapes and types of an input and a target
+    apart: bool  # the scales of its input features
     identity: dict[str, str]
 
 
@@ -219,7 +220,8 @@ def _about(content: RecordDict) -> About:
         client, samples = records.client_number(facts), facts["samples"]
         if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
             raise ValueError(f"{samples!r} samples")
-        return About(client, samples, found, str(facts["kind of samples"]), identity)
+        apart = facts["scales far apart"] is True
+        return About(client, samples, found, str(facts["kind of samples"]), apart, identity)
     except (KeyError, ValueError, TypeError) as error:
         raise InvalidInput(f"it does not say what it is ({error!r}).") from error
 

@@ -26,6 +26,7 @@ from flwr.server.workflow.constant import Key as WorkflowKey
 from torch import Tensor
 
 from fedstride.errors import FedstrideError, InvalidInput
+from fedstride.wire.moments import MomentSum
 from fedstride.wire.secure import LEAST, Layout
 
 Handler = Callable[[Message, Context], Message]
@@ -70,7 +71,7 @@ def masked(work: Callable[[Message, Context], Tensor]) -> Handler:
     return handle
 
 
-def secure_sum(ask: Ask, orders: Mapping[int, RecordDict], layout: Layout, round: int) -> Total:
+def secure_sum(ask: Ask, orders: Mapping[int, RecordDict], layout: Layout | MomentSum, round: int) -> Total:
     """Ask nodes for vectors of this layout, in four messages each, and get their exact sum.
 
     Every node gets its own order, once all have exchanged keys. Who drops out before that is left out, and it starts

@@ -19,8 +19,9 @@ from fedstride.engine.flower.secagg import NotSummed, Total, secure_sum
 from fedstride.engine.protocol import Order, Reply
 from fedstride.errors import InvalidInput, Refused, tell
 from fedstride.rows import State, Vec, sq
+from fedstride.wire.moments import MomentSum, beyond
 from fedstride.wire.secure import COUNTS, LEAST, MEANS, Layout, Secure, Summed
-from fedstride.work import Upload
+from fedstride.work import MOMENTS, Upload
 
 if TYPE_CHECKING:
     from fedstride.engine.flower.clients import FlowerClients
@@ -58,18 +59,24 @@ def exchange(clients: FlowerClients, order: Order, secure: Secure, here: list[in
     lost = {client: "offline" for position, (client, _) in enumerate(order.cohort) if position not in here}
     if len(here) < LEAST:
         return _nothing(order, {client: lost.get(client, "not summed") for client, _ in order.cohort})
-    fields, _ = clients.layout(order)
     weights = {order.cohort[p][0]: clients.task.weights[order.cohort[p][0]] for p in here}
     at = {clients.nodes.at[client]: client for client in weights}
+    layout: Layout | MomentSum
+    if order.kind == MOMENTS:
+        layout = MomentSum(clients.features, secure.inputs, len(here))
+    else:
+        layout = secure.layout(clients.layout(order)[0], len(here))
     try:
-        layout = secure.layout(fields, len(here))
         orders = _orders(clients, order, here, layout, weights)
         total = secure_sum(lambda messages: _asked(clients, order, messages, at), orders, layout, order.round)
     except NotSummed as error:
         tell(f"round {order.round + 1}: {error}")
         return _nothing(order, {**lost, **{c: error.lost.get(n, "not summed") for n, c in at.items()}})
-    found = layout.decode(total.vector)
     lost = lost | {at[node]: why for node, why in total.lost.items()}
+    if isinstance(layout, MomentSum):
+        many, sums = len(total.nodes), layout.decode(total.vector).to(order.x)
+        return Reply({MOMENTS: sums / many}, float(many), {}, total.bytes_up, lost, Counter(lost.values()))
+    found = layout.decode(total.vector)
     if not found.fields:
         return _nothing(order, {**lost, **{at[node]: "not finite" for node in total.nodes}})
     for name, count in found.shortened.items():
@@ -79,7 +86,7 @@ def exchange(clients: FlowerClients, order: Order, secure: Secure, here: list[in
 
 
 def _orders(
-    clients: FlowerClients, order: Order, here: list[int], layout: Layout, weights: Mapping[int, float]
+    clients: FlowerClients, order: Order, here: list[int], layout: Layout | MomentSum, weights: Mapping[int, float]
 ) -> dict[int, RecordDict]:
     largest, text, orders = max(weights.values()), json.dumps(asdict(layout)), {}
     for position, message in zip(here, clients.messages(order, here), strict=True):
@@ -122,14 +129,25 @@ def _nothing(order: Order, lost: dict[int, str]) -> Reply:
 # At a node.
 
 
-def asked_for(content: RecordDict) -> tuple[str, Layout, float]:
+def check_inputs(setting: object, inputs: Tensor) -> None:
+    """Refuse inputs that are too large to be measured by a secure sum."""
+    secure = secure_of(setting)
+    if secure is not None and float(inputs.abs().max()) > secure.inputs:
+        raise beyond(secure.inputs)
+
+
+def asked_for(content: RecordDict) -> tuple[str, Layout | MomentSum, float]:
     """(kind of the exchange, layout, weight in units of the largest) of an order for a secure sum."""
     facts: Mapping[str, Any] = content.config_records["secure"]
-    return facts["kind"], Layout(**json.loads(facts["layout"])), float(facts["weight"])
+    layout = MomentSum if facts["kind"] == MOMENTS else Layout
+    return facts["kind"], layout(**json.loads(facts["layout"])), float(facts["weight"])
 
 
-def encoded(upload: Upload, layout: Layout, weight: float) -> Tensor:
+def encoded(upload: Upload, layout: Layout | MomentSum, weight: float) -> Tensor:
+    """What a secure sum gets of an upload; every client's moments count the same."""
     fields = {name: v[0] for name, v in upload.fields.items()}
+    if isinstance(layout, MomentSum):
+        return layout.encode(fields[MOMENTS])
     return layout.encode(fields, {name: float(v) for name, v in upload.metrics.items()}, weight)
 
 

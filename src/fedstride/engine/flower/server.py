@@ -17,7 +17,7 @@ from fedstride.engine.flower.clients import Flower
 from fedstride.engine.flower.nodes import Nodes, log
 from fedstride.engine.flower.project import Project, arguments, identity
 from fedstride.engine.flower.secure import secure_of
-from fedstride.errors import positive
+from fedstride.errors import positive, tell
 from fedstride.guard import Guard
 from fedstride.live import line
 from fedstride.result import Run
@@ -83,6 +83,13 @@ def gathered(project: Project, grid: Grid, settings: Mapping[str, Any]) -> Nodes
     nodes = Nodes(grid, _text(settings), clients, lambda moving: identity(model, moving))
     nodes.gather(settings.get("deadline", DEADLINE))
     log.info("%d clients are here, with %d samples", nodes.clients, sum(nodes.sizes))
+    apart = sum(about.apart for about in nodes.abouts.values())
+    if apart:
+        tell(
+            f"clients: at {apart} of {nodes.clients} nodes the scales of the input features are far apart, so that no step size "
+            "suits all of them; the log of each node names the features. Use normalise=true, or scale the columns where "
+            "each node loads its data."
+        )
     return nodes
 
 

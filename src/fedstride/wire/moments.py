@@ -1,0 +1,103 @@
+"""The moments of clients' inputs as whole numbers that a secure sum adds up exactly, whatever the scales of the features.
+
+One number of a secure sum has 30 bits at most. The squares of features whose scales are far apart need hundreds, so each
+moment is split into digits, and each digit is summed by itself.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedstride.errors import InvalidInput
+from fedstride.rows import Vec
+from fedstride.wire.secure import levels
+
+SAMPLES = 40  # bits of a client's number of samples
+FRACTION = 240  # bits below the square of the bound: a feature may be 10^-30 of the bound and keep ten digits
+
+
+@dataclass(frozen=True)
+class MomentSum:
+    """How moments (see normalise.py) are written in a cohort's vectors; the server and the clients share one."""
+
+    features: int
+    bound: float  # of an input's magnitude
+    clients: int  # most that are summed
+
+    @property
+    def levels(self) -> int:
+        return levels(self.clients)
+
+    @property
+    def numbers(self) -> int:
+        return 1 + 3 * self.features
+
+    @property
+    def _base(self) -> int:
+        """Bits of a digit: half of those that a sum has room for. The other half is for random carries."""
+        return ((self.levels // 2).bit_length() - 1) // 2
+
+    @property
+    def _carry(self) -> int:
+        return (self.levels // 2).bit_length() - 1 - self._base
+
+    @property
+    def _digits(self) -> int:
+        return -(-(SAMPLES + FRACTION) // self._base)
+
+    @property
+    def size(self) -> int:
+        return self._digits * self.numbers
+
+    @property
+    def _units(self) -> Vec:
+        """[1, bound, bound^2, bound^2], rounded up to powers of two, so that dividing by them is exact."""
+        unit = 2.0 ** math.frexp(self.bound)[1]
+        one = torch.ones(self.features, dtype=torch.float64, device="cpu")
+        return torch.cat([one.new_ones(1), unit * one, unit**2 * one, unit**2 * one])
+
+    def encode(self, moments: Vec) -> Tensor:
+        """A client's vector, float64. Refuses moments of inputs beyond the bound.
+
+        Sums of digits would tell more than the sum of the numbers: how often digits were carried. So each client carries a
+        random amount from every digit to the next, which changes no number.
+        """
+        v = moments.detach().cpu() / self._units
+        if not bool((v.abs() <= v[0]).all()):  # NaN is refused, too
+            raise beyond(self.bound)
+        v, base, digits = v / 2.0**SAMPLES, 2.0**self._base, []
+        for _ in range(self._digits):
+            v = v * base
+            digits.append(v.round())
+            v = v - digits[-1]
+        D = torch.stack(digits)
+        C = _random(self._carry, D[1:].numel()).view_as(D[1:])
+        D[:-1] += C
+        D[1:] -= C * base
+        return D.flatten()
+
+    def decode(self, total: Tensor) -> Vec:
+        """The sums of the clients' moments: exact up to the last rounding to float64, so that random carries leave no trace."""
+        sums = [0] * self.numbers
+        for row in total.long().view(self._digits, -1).tolist():
+            sums = [(s << self._base) + d for s, d in zip(sums, row, strict=True)]
+        one = 1 << (self._base * self._digits - SAMPLES)
+        return torch.tensor([s / one for s in sums], dtype=torch.float64, device="cpu") * self._units
+
+
+def beyond(bound: float) -> InvalidInput:
+    return InvalidInput(
+        f"normalise=True with secure: there are inputs beyond the bound inputs={bound:g}. Give a larger one in the setting "
+        f'`secure`, as in secure="10, inputs={100 * bound:g}"; a generous one costs nothing.'
+    )
+
+
+def _random(bits: int, numbers: int) -> Tensor:
+    """Whole numbers in [-2^bits / 2, 2^bits / 2) that nobody can foretell."""
+    drawn = torch.frombuffer(bytearray(secrets.token_bytes(8 * numbers)), dtype=torch.int64)
+    return torch.remainder(drawn, 2**bits).double() - 2.0 ** (bits - 1)
