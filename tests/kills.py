@@ -20,9 +20,10 @@ from tempfile import TemporaryDirectory
 import torch
 
 import fedstride as fs
-from fedstride import checkpoint
-from fedstride.checkpoint import newest, replace_file
-from fedstride.history import Row
+from fedstride.training import checkpoint
+from fedstride.training.checkpoint import newest
+from fedstride.core.files import replace_file
+from fedstride.training.history import Row
 from tests.deployment import Deployment, until
 from tests.engine.many import here, long
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import fedstride as fs
 from fedstride.engine import Engine, Local, store
 from fedstride.models.network import Network
-from fedstride.recipes import RECIPES
+from fedstride.algorithm.recipes import RECIPES
 from tests.problems import classification, seeded
 
 COMPOSITIONS = {

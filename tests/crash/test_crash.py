@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from fedstride import checkpoint
+from fedstride.training import checkpoint
 from fedstride.engine.store import FileStore
-from fedstride.session import Session
+from fedstride.training.session import Session
 from tests.crash.child import ANY_TIME, CHECKPOINT, EVENTS, SLOT, Moment
 from tests.crash.harness import endure
 from tests.crash.scenario import Scenario

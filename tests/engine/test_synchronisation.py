@@ -9,7 +9,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fedstride as fs
-from fedstride import work
+from fedstride.client import exchange
 from fedstride.client import local
 from tests.problems import classification, classifier, learn, seeded
 
@@ -51,7 +51,7 @@ def looks(monkeypatch):
         seen.append((operations.count + others.count, out))
         return out
 
-    monkeypatch.setattr(work.local, "run", counted)
+    monkeypatch.setattr(exchange.local, "run", counted)
     return seen
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedstride.client.objective.terms import Terms
 from fedstride.oracle import Oracle, Ray, along
-from fedstride.rows import Col, Rows, clip, dot, sq
+from fedstride.core.rows import Col, Rows, clip, dot, sq
 
 
 def _some(A: Tensor | None, rows: list[int] | slice) -> Tensor | None:

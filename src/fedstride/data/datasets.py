@@ -8,7 +8,7 @@ import torch
 
 from fedstride.data.federation import pair
 from fedstride.data.table import Table
-from fedstride.errors import InvalidInput
+from fedstride.core.errors import InvalidInput
 
 
 def from_datasets(train: Any, test: Any, *, name: str = "datasets", regression: bool = False) -> Table:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from fedstride.data.table import Table
-from fedstride.errors import InvalidInput
+from fedstride.core.errors import InvalidInput
 
 Batch = tuple[Tensor, Tensor]
 Check = Callable[[str, Tensor, Tensor], None]  # of a client's name, inputs and targets

@@ -21,7 +21,7 @@ from typing import Protocol
 
 from fedstride.data import cache
 from fedstride.data.packed import DAMAGED, OPENERS, Bounded, bounded, opened
-from fedstride.errors import InvalidInput
+from fedstride.core.errors import InvalidInput
 
 Files = Mapping[str, str]  # name -> SHA-256 of its uncompressed content
 Tell = Callable[[str], None]

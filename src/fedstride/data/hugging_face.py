@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fedstride.data.table import Table
-from fedstride.errors import InvalidInput
+from fedstride.core.errors import InvalidInput
 
 Array = np.ndarray[Any, Any]
 

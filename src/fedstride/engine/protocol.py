@@ -11,11 +11,11 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from fedstride.client.site import Samples
+from fedstride.client.chunk import Samples
 from fedstride.data.federation import Federation, Lazy
-from fedstride.losses import Loss
-from fedstride.rows import State, Vec
-from fedstride.work import Exchange
+from fedstride.core.losses import Loss
+from fedstride.core.rows import State, Vec
+from fedstride.client.exchange import Exchange
 
 BEFORE = -1  # the round of an exchange before the first
 

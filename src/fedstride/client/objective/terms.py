@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedstride.oracle import Contrast
-from fedstride.rows import Rows
+from fedstride.core.rows import Rows
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedstride.client.plan import Plan
-from fedstride.errors import positive
+from fedstride.client.context import Plan
+from fedstride.core.errors import positive
 from fedstride.oracle import Oracle
-from fedstride.rows import Col, Rows, State, Vec, dot, repeat, sq
+from fedstride.core.rows import Col, Rows, State, Vec, dot, repeat, sq
 
 WARM_UP = 5  # rounds until the cap is whole: a network that has not begun to learn is easily ruined
 

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from fedstride.data.federation import Found
 from fedstride.engine.protocol import Order
-from fedstride.errors import FedstrideError, InvalidInput
-from fedstride.rows import State, sq
-from fedstride.wire.code import decode, encode
-from fedstride.work import Upload
+from fedstride.core.errors import FedstrideError, InvalidInput
+from fedstride.core.rows import State, sq
+from fedstride.wire.sparse import decode, encode
+from fedstride.client.exchange import Upload
 
 T = TypeVar("T")
 COUNTS = ("finite", "gradients", "forwards")  # metrics that are whole numbers
