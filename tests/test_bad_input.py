@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import fedstride as fs
-from fedstride.training import validate
 from fedstride.client.local import Options
 from fedstride.engine import Task
+from fedstride.training import validate
 from tests.problems import Classifier, classification, classifier, linear, seeded
 
 NAN, INF = float("nan"), float("inf")
@@ -343,7 +343,9 @@ def test_what_is_asked_of_all_clients_is_asked_of_their_sizes(algorithm, model):
         }
     )
     calls.clear()
-    validate.fits(validate.algorithm_of(algorithm), task, Options(), fs.Uniform(2), lambda round, client: 1, tested=False)
+    validate.fits(
+        validate.algorithm_of(algorithm), task, Options(), fs.Uniform(2), lambda round, client: 1, tested=False
+    )
     assert calls == []
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedstride.core.errors import InvalidInput, Refused
 from fedstride.algorithm.privacy import Field, Privacy, _again, _composed
-from fedstride.core.rows import generator, norm
 from fedstride.algorithm.sampling import Bernoulli, Uniform, Weighted
+from fedstride.core.errors import InvalidInput, Refused
+from fedstride.core.rows import generator, norm
 
 REPLACE = dp.NeighboringRelation.REPLACE_ONE
 CLIP = torch.tensor(2.0, dtype=torch.float64)

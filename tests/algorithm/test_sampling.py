@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import fedstride as fs
-from fedstride.core.rows import generator
 from fedstride.algorithm.sampling import sampler
+from fedstride.core.rows import generator
 
 SIZES = [10, 10, 10, 10, 200]
 

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 import fedstride
 from fedstride import InvalidInput
-from fedstride.app import cli
 from fedstride.algorithm.recipes import RECIPES
+from fedstride.app import cli
 from fedstride.research.verify import law
 
 QUICK = ["verify", "--only", "Lemma 14"]

@@ -4,9 +4,9 @@ import pytest
 
 import fedstride as fs
 from fedstride import InvalidInput
+from fedstride.app.config import TASKS, algorithm_of, parse_setting, resolve, split, to_toml
 from fedstride.client.objective import Proximal
 from fedstride.client.step import Adam, Polyak
-from fedstride.app.config import TASKS, algorithm_of, parse_setting, resolve, split, to_toml
 
 
 def settings(*texts):

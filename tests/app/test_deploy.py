@@ -30,7 +30,7 @@ from fedstride.app.cli.deploy import app
 from fedstride.app.deploy.superlink import NodesOnly
 from fedstride.core.errors import InvalidInput
 
-EXAMPLE = Path(__file__).parent.parent / "examples" / "flower-app"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-app"
 HOSTS = ["fl.example.org", "192.0.2.7", "2001:db8::7"]
 
 

@@ -193,7 +193,15 @@ def test_on_a_terminal_there_is_a_bar(tmp_path):
     main, child = pty.openpty()
     arguments = [part for text in (*SMALL, "training.rounds=40") for part in ("--set", text)]
     process = subprocess.Popen(
-        [sys.executable, "-c", "from fedstride.app.cli import app; app()", "run", "--out", str(tmp_path / "r"), *arguments],
+        [
+            sys.executable,
+            "-c",
+            "from fedstride.app.cli import app; app()",
+            "run",
+            "--out",
+            str(tmp_path / "r"),
+            *arguments,
+        ],
         stdout=child,
         stderr=child,
         env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "160"},

@@ -141,7 +141,9 @@ def result(more, **arguments):
 
 
 def test_a_result_is_the_history_in_seven_digits(tmp_path, last):
-    run = run_folder.execute(run_folder.prepare(resolve(settings={**SMALL, "training.readout": "last"})), tmp_path / "run")
+    run = run_folder.execute(
+        run_folder.prepare(resolve(settings={**SMALL, "training.readout": "last"})), tmp_path / "run"
+    )
     for name in KEPT:
         expected = [None if v is None else pytest.approx(v, rel=1e-6) for v in run.history[name]]
         assert last["history"][name] == expected, name

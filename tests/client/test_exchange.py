@@ -8,9 +8,9 @@ import pytest
 from torch import nn
 
 import fedstride as fs
-from fedstride.core.model import Replica
 from fedstride.algorithm.recipes import RECIPES
 from fedstride.client.exchange import Upload, layout
+from fedstride.core.model import Replica
 from tests.problems import classification, classifier, learn, seeded
 
 MORE = {

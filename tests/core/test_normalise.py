@@ -16,10 +16,10 @@ from torch import nn
 import fedstride as fs
 from fedstride.app import run_folder
 from fedstride.app.config import algorithm_of, resolve
-from fedstride.engine import Local, Torchrun
 from fedstride.core.errors import FedstrideWarning
-from fedstride.engine.faults import Faulty
 from fedstride.core.normalise import Normalised, moments, scaled, scaling_of
+from fedstride.engine import Local, Torchrun
+from fedstride.engine.faults import Faulty
 from fedstride.training.result import Weights
 from tests.problems import Classifier, same_bits, seeded
 

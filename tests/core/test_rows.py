@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstride.engine.local import one_thread
 from fedstride.core.rows import clip, dot, generator, norm, repeat, seed_of, sq
+from fedstride.engine.local import one_thread
 
 shapes = st.tuples(st.integers(1, 7), st.sampled_from([1, 2, 7, 20, 63, 1000, 33000]))
 dtypes = st.sampled_from([torch.float32, torch.float64])

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 import fedstride as fs
-from fedstride.training.checkpoint import FILE
 from fedstride.engine.local import LocalClients
+from fedstride.training.checkpoint import FILE
 from fedstride.training.session import Session
 from tests.crash.scenario import Scenario
 

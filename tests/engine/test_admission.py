@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedstride.engine.admission import admit, message
-from fedstride.core.message import pack, unpack
 from fedstride.client.exchange import Upload
+from fedstride.core.message import pack, unpack
+from fedstride.engine.admission import admit, message
 
 
 def upload(**more):

@@ -11,15 +11,15 @@ import pytest
 import torch
 
 import fedstride as fs
-from fedstride.training.checkpoint import files
+from fedstride.client.exchange import Exchange, Upload
+from fedstride.core.errors import Corrupt, InvalidInput
 from fedstride.core.files import read_tensors
+from fedstride.core.message import unpack
+from fedstride.core.rows import generator, sq
 from fedstride.engine import Order
 from fedstride.engine.admission import message
-from fedstride.core.errors import Corrupt, InvalidInput
 from fedstride.engine.faults import ABSENT, DAMAGED, DRAWN, Faulty, failing_work
-from fedstride.core.rows import generator, sq
-from fedstride.core.message import unpack
-from fedstride.client.exchange import Exchange, Upload
+from fedstride.training.checkpoint import files
 from tests.problems import Fixed, classification, classifier, learn, same_bits
 
 D = 6

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import fedstride as fs
-from fedstride.training.checkpoint import files
-from fedstride.core.files import read_tensors
 from fedstride.algorithm.recipes import RECIPES
+from fedstride.core.files import read_tensors
+from fedstride.training.checkpoint import files
 
 pytest.importorskip("flwr")
 

@@ -11,11 +11,11 @@ from typing import Any, get_args
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from fedstride.app import config, run_folder
 from fedstride.algorithm import Algorithm
+from fedstride.algorithm.recipes import RECIPES
+from fedstride.app import config, run_folder
 from fedstride.app.config import PARTS, SLOTS, Config, parse_setting, resolve, to_toml
 from fedstride.models import MODELS
-from fedstride.algorithm.recipes import RECIPES
 from tests.fuzz import junk
 from tests.fuzz.law import Target
 

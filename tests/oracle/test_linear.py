@@ -12,8 +12,8 @@ from torch.testing import assert_close
 from torch.utils.data import Dataset
 
 import fedstride as fs
-from fedstride.core import losses
 from fedstride.client.chunk import Site
+from fedstride.core import losses
 from fedstride.core.model import Replica
 from fedstride.models import Network, Softmax
 from fedstride.oracle import Linear, Loop, Meter, form_of

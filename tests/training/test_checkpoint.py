@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import fedstride as fs
-from fedstride.training.checkpoint import files
 from fedstride.core.files import read_tensors, write_tensors
+from fedstride.training.checkpoint import files
 from tests.problems import classification, classifier, learn, same_bits
 
 # The laws of resuming are tested for every algorithm in test_conformance.py.

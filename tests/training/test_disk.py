@@ -13,12 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 import fedstride as fs
-from fedstride.training.checkpoint import files, locked
-from fedstride.core.files import replace_file
 from fedstride.app.cli import app
+from fedstride.core.files import replace_file
+from fedstride.training.checkpoint import files, locked
 from tests.problems import learn, same_bits
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def child(code: str, *args: object) -> str:

@@ -13,6 +13,7 @@ from torch.nn.utils import parameters_to_vector
 from torch.utils.data import TensorDataset
 
 import fedstride as fs
+from tests.core.test_model import Tied
 from tests.problems import (
     SIZES,
     STEPS,
@@ -24,7 +25,6 @@ from tests.problems import (
     same_bits,
     seeded,
 )
-from tests.core.test_model import Tied
 
 C = len(SIZES)
 

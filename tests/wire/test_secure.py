@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import fedstride as fs
-from fedstride.client import exchange
 from fedstride.algorithm.recipes import RECIPES
+from fedstride.client import exchange
 from fedstride.wire import WeightedMean
 from fedstride.wire.secure import COUNTS, MEANS, MODULUS, Layout, Secure, Summed
 from tests.problems import SIZES, STEPS, classification, classifier, learn

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedstride.algorithm.sampling import Bernoulli, Sampler, Uniform
 from fedstride.core.errors import InvalidInput, Refused, fraction, positive
 from fedstride.core.rows import Rows, State, Vec, norm
-from fedstride.algorithm.sampling import Bernoulli, Sampler, Uniform
 
 SCALAR = 10  # a scalar's noise multiplier, in those of the whole release
 

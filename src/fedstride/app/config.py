@@ -13,16 +13,15 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedstride import server, wire
-from fedstride.algorithm import recipes
-from fedstride.algorithm import Algorithm
-from fedstride.training.checkpoint import Checkpoints
+from fedstride.algorithm import Algorithm, recipes
+from fedstride.algorithm.privacy import Privacy
 from fedstride.client import drift, gradient, objective, step
+from fedstride.core.errors import InvalidInput, nearest
 from fedstride.data.sources import is_raw_table
 from fedstride.engine import Engine, torchrun
-from fedstride.core.errors import InvalidInput, nearest
 from fedstride.engine.faults import Faulty
+from fedstride.training.checkpoint import Checkpoints
 from fedstride.training.guard import Guard
-from fedstride.algorithm.privacy import Privacy
 
 Options = dict[str, Any]
 NOTHING = "none"  # TOML has no word for it

@@ -17,14 +17,15 @@ from torch import Tensor, nn
 
 import fedstride
 from fedstride import data, models
+from fedstride.app.config import Config, Data, resolve, to_toml
+from fedstride.core.errors import InvalidInput
+from fedstride.core.files import NEW, append, read_tensors, replace_file
+from fedstride.core.losses import correct
+from fedstride.core.losses import resolve as resolve_loss
+from fedstride.engine.local import cores
 from fedstride.training import checkpoint
 from fedstride.training.checkpoint import locked
-from fedstride.core.files import NEW, append, replace_file
-from fedstride.app.config import Config, Data, resolve, to_toml
-from fedstride.engine.local import cores
-from fedstride.core.errors import InvalidInput
 from fedstride.training.history import History, Row
-from fedstride.core.losses import correct
 from fedstride.training.result import Run
 from fedstride.training.train import Event, train
 
@@ -146,7 +147,7 @@ def about_clients(job: Job, model: nn.Module) -> dict[str, Any]:
     accuracy: list[float] = []
     losses: list[float] = []
     labels: list[list[int]] = []
-    criterion = fedstride.core.losses.resolve(job.loss)
+    criterion = resolve_loss(job.loss)
     device = next(model.parameters()).device
     for client in job.clients:
         inputs, targets = client.take()
@@ -181,4 +182,4 @@ def environment() -> dict[str, Any]:
 
 def _history(folder: Path) -> list[Row]:
     """The rounds that the checkpoint knows: a crash may have come between it and the log."""
-    return checkpoint.newest(folder, lambda path: checkpoint.history(path, checkpoint.read_tensors(path)[0])) or []
+    return checkpoint.newest(folder, lambda path: checkpoint.history(path, read_tensors(path)[0])) or []

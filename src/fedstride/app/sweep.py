@@ -19,14 +19,14 @@ import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from fedstride.app import run_folder
-from fedstride.core.files import replace_file
 from fedstride.app.config import Config, resolve
+from fedstride.core.errors import GivenUp, InvalidInput
+from fedstride.core.files import replace_file
+from fedstride.core.losses import correct
+from fedstride.core.losses import resolve as loss_of
 from fedstride.data.federation import Federation
 from fedstride.engine import Local
 from fedstride.engine.local import cores
-from fedstride.core.errors import GivenUp, InvalidInput
-from fedstride.core.losses import correct
-from fedstride.core.losses import resolve as loss_of
 from fedstride.training.train import Event, train
 
 Result = dict[str, Any]

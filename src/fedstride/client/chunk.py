@@ -12,10 +12,10 @@ from torch import Tensor
 from fedstride.client.context import Plan
 from fedstride.core.losses import Loss
 from fedstride.core.model import Replica
+from fedstride.core.rows import Rows, Vec, generator, seed_of
 from fedstride.oracle import Batch, Choice, Contrast, Form, Linear, Loop, Meter, Oracle, Vmap
 from fedstride.oracle.linear import Reduced, ahead, factor, gathered, reduced, together
 from fedstride.oracle.linear import Samples as Matrices
-from fedstride.core.rows import Rows, Vec, generator, seed_of
 
 AHEAD_NUMBERS = 2**21  # of samples fetched together for a chunk's next steps
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from fedstride.algorithm import Algorithm
 from fedstride.client import local
+from fedstride.client.chunk import Site
+from fedstride.client.context import Plan
 from fedstride.client.gradient import Minibatch
 from fedstride.client.local import Options
 from fedstride.client.objective import Terms
-from fedstride.client.context import Plan
-from fedstride.client.chunk import Site
 from fedstride.client.step import Armijo, Constant, DeltaSGD, Momentum, PerStep, Polyak
 from fedstride.core.normalise import moments
 from fedstride.core.rows import Col, Rows, State, Vec, generator, repeat, sq
 from fedstride.wire import Aggregator, WeightedMean, send
+
+if TYPE_CHECKING:
+    from fedstride.algorithm import Algorithm
 
 BLIND_TO_AXES = (Armijo, Constant, DeltaSGD, Momentum, PerStep, Polyak)
 MOMENTS = "moments"  # name of the exchange that measures the inputs, before the first round
@@ -37,7 +40,9 @@ class Upload:
     memory: State  # stays with the clients
     bytes: list[int]  # on the wire, per client
     lost: dict[int, str] = field(default_factory=dict)  # rows that do not arrive, and why
-    replies: dict[int, list[Message]] = field(default_factory=dict)  # what arrives in a row's place: see engine/door.py
+    replies: dict[int, list[Message]] = field(
+        default_factory=dict
+    )  # what arrives in a row's place: see engine/admission.py
 
 
 Work = Callable[[Site, Vec, State], Upload]

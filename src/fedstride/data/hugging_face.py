@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedstride.data.table import Table
 from fedstride.core.errors import InvalidInput
+from fedstride.data.table import Table
 
 Array = np.ndarray[Any, Any]
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedstride.core.errors import Corrupt
-from fedstride.core.rows import State, sq
-from fedstride.core.message import pack, unpack
 from fedstride.client.exchange import Upload
+from fedstride.core.errors import Corrupt
+from fedstride.core.message import pack, unpack
+from fedstride.core.rows import State, sq
 
 OWN_FAULT = ("not finite", "too long")  # the same client would send the same again
 

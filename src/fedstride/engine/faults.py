@@ -13,11 +13,11 @@ from typing import Any, cast
 import torch
 
 from fedstride.client.chunk import Site
-from fedstride.engine import Clients, Engine, Task, engine
-from fedstride.engine.admission import message
+from fedstride.client.exchange import Exchange, Upload, Work
 from fedstride.core.errors import InvalidInput, not_negative, positive
 from fedstride.core.rows import State, Vec, generator
-from fedstride.client.exchange import Exchange, Upload, Work
+from fedstride.engine import Clients, Engine, Task, engine
+from fedstride.engine.admission import message
 
 ABSENT = {"dropout": "no answer", "crash": "crashed", "late": "late"}
 DAMAGED = ("nan", "infinite", "exploding", "shape", "stale", "duplicate", "corrupt")

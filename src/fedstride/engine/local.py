@@ -22,18 +22,18 @@ import torch
 from torch import Tensor
 
 from fedstride.client.chunk import Samples
-from fedstride.engine.admission import Admitted, admit
-from fedstride.engine.worker_count import Pace
-from fedstride.engine.protocol import BEFORE, Contents, Order, Reply, Task
-from fedstride.engine.store import store
-from fedstride.engine.worker import Worker
+from fedstride.client.exchange import Exchange
 from fedstride.core.errors import InvalidInput, nearest
 from fedstride.core.losses import Loss, correct
 from fedstride.core.model import Replica
-from fedstride.oracle.choice import ORACLES
 from fedstride.core.rows import State, Vec
+from fedstride.engine.admission import Admitted, admit
+from fedstride.engine.protocol import BEFORE, Contents, Order, Reply, Task
+from fedstride.engine.store import store
+from fedstride.engine.worker import Worker
+from fedstride.engine.worker_count import Pace
+from fedstride.oracle.choice import ORACLES
 from fedstride.wire import Aggregator
-from fedstride.client.exchange import Exchange
 
 EVALUATION_CHUNK = 1000  # samples; fixed, so that the bits are
 log = logging.getLogger("fedstride")

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fedstride.core.losses import Loss
 from fedstride.core.model import Replica, own_randomness
-from fedstride.oracle.protocol import Batch, Contrast, Meter
 from fedstride.core.rows import Col, Rows
+from fedstride.oracle.protocol import Batch, Contrast, Meter
 
 
 class Loop:

@@ -12,12 +12,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fedstride.training import checkpoint
 from fedstride.algorithm import Algorithm
 from fedstride.core.errors import Corrupt, InvalidInput
-from fedstride.training.history import History, Row
+from fedstride.core.files import read_tensors, replace_file, write_tensors
 from fedstride.core.normalise import Normalised
 from fedstride.core.rows import Vec
+from fedstride.training.history import History, Row
 
 
 @dataclass
@@ -29,7 +29,9 @@ class Run:
     history: History
     algorithm: Algorithm | None = None
     engine: dict[str, Any] = field(default_factory=dict)  # how gradients were computed, and by how many workers
-    facts: dict[str, Any] = field(default_factory=dict)  # of the data, for `fedstride diagnose`: see diagnose/facts.py
+    facts: dict[str, Any] = field(
+        default_factory=dict
+    )  # of the data, for `fedstride diagnose`: see app/diagnose/facts.py
 
     def save(self, folder: str | Path) -> Path:
         """Write model.safetensors, run.safetensors and history.jsonl into a folder."""
@@ -39,10 +41,10 @@ class Run:
         about: dict[str, Any] = {"names": list(weights), "trainable": trainable}
         if isinstance(self.model, Normalised):
             about["normalised"] = True
-        checkpoint.write_tensors(folder / "model.safetensors", weights, about)
+        write_tensors(folder / "model.safetensors", weights, about)
         meta = {"algorithm": repr(self.algorithm), "engine": self.engine, "facts": self.facts}
-        checkpoint.write_tensors(folder / "run.safetensors", {"x": self.x}, meta)
-        checkpoint.replace_file(folder / "history.jsonl", self.history.text())
+        write_tensors(folder / "run.safetensors", {"x": self.x}, meta)
+        replace_file(folder / "history.jsonl", self.history.text())
         return folder
 
 
@@ -78,7 +80,7 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
     for name in ("model.safetensors", "run.safetensors", "history.jsonl"):
         if not os.path.isfile(folder / name):  # which is False too for names that no file can have
             raise InvalidInput(f"load: {folder} holds no {name}; expected a folder that run.save() wrote.")
-    found, meta = checkpoint.read_tensors(folder / "model.safetensors")
+    found, meta = read_tensors(folder / "model.safetensors")
     names, trainable = meta.get("names"), meta.get("trainable")
     if not isinstance(names, list) or not isinstance(trainable, list) or sorted(map(str, names)) != sorted(found):
         raise Corrupt(f"load: {folder / 'model.safetensors'} does not say what its weights are.")
@@ -94,7 +96,7 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
         own.load_state_dict(weights)
     except (RuntimeError, KeyError, AttributeError, TypeError) as error:
         raise InvalidInput(f"load: the weights in {folder} do not fit the model: {error}") from error
-    tensors, about = checkpoint.read_tensors(folder / "run.safetensors")
+    tensors, about = read_tensors(folder / "run.safetensors")
     x, engine, facts = tensors.get("x"), about.get("engine", {}), about.get("facts", {})
     described = isinstance(engine, dict) and isinstance(facts, dict)
     if x is None or x.dim() != 1 or not x.is_floating_point() or not described:

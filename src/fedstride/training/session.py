@@ -15,24 +15,24 @@ from typing import Any
 import torch
 from torch import Size, Tensor
 
-from fedstride.training import snapshot
 from fedstride.algorithm import Algorithm
-from fedstride.training.checkpoint import Checkpoints
-from fedstride.client.local import Options
+from fedstride.algorithm.privacy import Privacy
+from fedstride.algorithm.sampling import Sampler
 from fedstride.client.chunk import Samples
-from fedstride.engine import BEFORE, Clients, Order, Reply, Task
-from fedstride.engine.admission import OWN_FAULT
+from fedstride.client.exchange import MOMENTS
+from fedstride.client.local import Options
 from fedstride.core.errors import Diverged, TooFew
-from fedstride.training.guard import Guard
-from fedstride.training.history import History, Row, unpack
 from fedstride.core.model import Replica
 from fedstride.core.normalise import INPUTS, Normalised, scaling_of
-from fedstride.algorithm.privacy import Privacy
-from fedstride.training.result import Run
 from fedstride.core.rows import State, Vec, dot, generator, norm, sq
-from fedstride.algorithm.sampling import Sampler
+from fedstride.engine import BEFORE, Clients, Order, Reply, Task
+from fedstride.engine.admission import OWN_FAULT
+from fedstride.training import snapshot
+from fedstride.training.checkpoint import Checkpoints
+from fedstride.training.guard import Guard
+from fedstride.training.history import History, Row, unpack
+from fedstride.training.result import Run
 from fedstride.wire import Mean, feedback, send
-from fedstride.client.exchange import MOMENTS
 
 NOTHING = 1e-10  # messages that are no longer have no length to measure others by
 RAW = ("train_loss", "client_step", "client_steps", "trials", "failed", "compression")  # withheld under privacy

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedstride.training import checkpoint
-from fedstride.training.checkpoint import Checkpoints
+from fedstride.core.errors import Corrupt, InvalidInput
+from fedstride.core.files import read_tensors
+from fedstride.core.rows import State, seed_of
 from fedstride.data.federation import Federation, Lazy, TensorClient
 from fedstride.engine import Contents
-from fedstride.core.errors import Corrupt, InvalidInput
+from fedstride.training import checkpoint
+from fedstride.training.checkpoint import Checkpoints
 from fedstride.training.history import History, Row
-from fedstride.core.rows import State, seed_of
 
 if TYPE_CHECKING:
     from fedstride.training.session import Session
@@ -55,7 +56,7 @@ def save(session: Session, about: About, when: Checkpoints) -> None:
 
 def resume(session: Session, about: About, path: Path) -> None:
     """Go on from a checkpoint; nothing changes if it is another run's, or not what it should be."""
-    tensors, meta = checkpoint.read_tensors(path)
+    tensors, meta = read_tensors(path)
     found = meta.get("about")
     if not isinstance(found, dict):
         raise Corrupt(f"{path}: no checkpoint of a run in progress.")

@@ -12,28 +12,28 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedstride.training import validate, snapshot
-from fedstride.core import losses
 from fedstride.algorithm import Algorithm
-from fedstride.training.validate import LocalSteps
-from fedstride.training.checkpoint import Checkpoints, Clock, locked, newest, prune
+from fedstride.algorithm.sampling import Sampler, sampler
+from fedstride.client.exchange import exchanges
 from fedstride.client.local import Options
 from fedstride.client.objective import Moon
+from fedstride.core import losses
+from fedstride.core.errors import InvalidInput, Unsaved
+from fedstride.core.losses import Loss
+from fedstride.core.model import Replica
+from fedstride.core.normalise import Normalised
+from fedstride.core.rows import Vec
 from fedstride.data.federation import federation
 from fedstride.engine import Engine, Task
 from fedstride.engine import engine as engine_of
 from fedstride.engine.local import one_thread
-from fedstride.core.errors import InvalidInput, Unsaved
+from fedstride.training import snapshot, validate
+from fedstride.training.checkpoint import Checkpoints, Clock, locked, newest, prune
 from fedstride.training.guard import Guard
 from fedstride.training.history import Row
-from fedstride.core.losses import Loss
-from fedstride.core.model import Replica
-from fedstride.core.normalise import Normalised
 from fedstride.training.result import Run
-from fedstride.core.rows import Vec
-from fedstride.algorithm.sampling import Sampler, sampler
 from fedstride.training.session import Session
-from fedstride.client.exchange import exchanges
+from fedstride.training.validate import LocalSteps
 
 
 @dataclass(frozen=True)

@@ -11,23 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedstride.core import losses
-from fedstride.engine import processor
-from fedstride.algorithm import recipes
-from fedstride.algorithm import Algorithm
+from fedstride.algorithm import Algorithm, recipes
+from fedstride.algorithm.privacy import Privacy
+from fedstride.algorithm.sampling import Sampler, Uniform
 from fedstride.client.gradient import IAG
 from fedstride.client.local import Options
 from fedstride.client.objective import FedSplitProx, Moon
 from fedstride.client.step import Armijo
-from fedstride.data.federation import Client, Federation, Found, Lazy, TensorClient, finite, pair
-from fedstride.engine import Task
+from fedstride.core import losses
 from fedstride.core.errors import InvalidInput, Refused, nearest, not_negative, positive, tell
-from fedstride.training.guard import Guard
 from fedstride.core.losses import Loss
 from fedstride.core.model import Replica, has_batch_statistics, probe
 from fedstride.core.normalise import Normalised, features_of, scaled_by_itself
-from fedstride.algorithm.privacy import Privacy
-from fedstride.algorithm.sampling import Sampler, Uniform
+from fedstride.data.federation import Client, Federation, Found, Lazy, TensorClient, finite, pair
+from fedstride.engine import Task, processor
+from fedstride.training.guard import Guard
 
 BUFFERS = ("average", "local", "frozen")
 LocalSteps = int | Sequence[int] | Callable[[int, int], int]
@@ -116,7 +114,7 @@ class Probed:
     reduction: str | None
     moving: tuple[str, ...]
     random: bool
-    features: int  # of an input: see normalise.py
+    features: int  # of an input: see core/normalise.py
     inputs: Tensor | None = None  # a few, where the data is here
 
 
@@ -447,7 +445,7 @@ def quorum(guard: Guard, cohorts: Sampler, private: bool) -> None:
 
 
 def mixed_of(precision: str | None, model: nn.Module) -> bool:
-    """Whether to use mixed precision. Call this before anything computes: see processor.py."""
+    """Whether to use mixed precision. Call this before anything computes: see engine/processor.py."""
     if precision not in (None, "bfloat16"):
         raise InvalidInput(
             f'precision={precision!r} is unknown; expected None, or "bfloat16" for mixed precision. '

@@ -11,8 +11,8 @@ import fedstride as fs
 from fedstride.app.diagnose import Diagnosis, diagnosis
 from fedstride.app.diagnose.evidence import Evidence
 from fedstride.app.diagnose.read import of_run
-from fedstride.training.history import Row
 from fedstride.app.report.read import Record
+from fedstride.training.history import Row
 
 N = 30
 GOOD = [2.0 * 0.7**t + 0.1 for t in range(N)]  # falls, then settles

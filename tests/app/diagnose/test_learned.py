@@ -10,10 +10,23 @@ import torch.nn.functional as F
 from torch import nn
 
 import fedstride as fs
+from fedstride.app.diagnose import findings
 from fedstride.core import losses
 from fedstride.core.files import write_tensors
-from fedstride.app.diagnose import findings
-from tests.app.diagnose.histories import CONSTANT, GOOD, HALF, SMALL, STUCK, N, causes, digits, judged, of, rows, severities
+from tests.app.diagnose.histories import (
+    CONSTANT,
+    GOOD,
+    HALF,
+    SMALL,
+    STUCK,
+    N,
+    causes,
+    digits,
+    judged,
+    of,
+    rows,
+    severities,
+)
 from tests.app.report.folders import run_folder
 
 SCALES = {"scales": [["age", 42.0], ["income", 54000.0], ["0", 0.0]]}

@@ -12,8 +12,8 @@ import fedstride as fs
 from fedstride.app.report import write
 from fedstride.app.report.read import read
 from fedstride.app.report.write import duration, rounds_to, short, size
-from tests.problems import classification, learn
 from tests.app.report.folders import CLIENTS, Page, comparison_folder, rows_of, run_folder
+from tests.problems import classification, learn
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
 

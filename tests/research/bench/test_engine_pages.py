@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from fedstride.algorithm.recipes import RECIPES
 from fedstride.research.bench import parity, show_wire
 from fedstride.research.bench.show import as_markdown
-from fedstride.algorithm.recipes import RECIPES
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "engines.md").read_text()
 
 

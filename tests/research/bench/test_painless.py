@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 from fedstride import InvalidInput
 from fedstride.app import sweep
+from fedstride.app.cli import app
 from fedstride.research.bench import painless, show_painless
 from fedstride.research.bench.painless import FREE, GRIDS, SCALES, VARIANTS, cell, grid, measure, shown, trained
 from fedstride.research.bench.task_table import TASKS
 from fedstride.research.bench.tasks import ACCURACY, FIT, GROUPS
-from fedstride.app.cli import app
 
 WORK = {"gradients": 1000, "forwards": 10, "bytes_up": 300, "bytes_down": 200}
 SVG = "{http://www.w3.org/2000/svg}"

@@ -10,12 +10,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from fedstride.algorithm.recipes import RECIPES
+from fedstride.app.cli import app
+from fedstride.core.message import unpack
+from fedstride.engine import Local
 from fedstride.research.bench import cases, launch, parity
 from fedstride.research.bench.engines import EngineFailed
-from fedstride.app.cli import app
-from fedstride.engine import Local
-from fedstride.algorithm.recipes import RECIPES
-from fedstride.core.message import unpack
 
 
 def pretend(monkeypatch, spoil=lambda x, history: (x, history), **more):

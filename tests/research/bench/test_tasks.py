@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from fedstride.core import losses
+from fedstride.data import cache
 from fedstride.research.bench.painless import SCALED
 from fedstride.research.bench.task_parts import constant, gaussian_nll
 from fedstride.research.bench.task_table import TASKS
 from fedstride.research.bench.tasks import GROUPS, _corrupted
-from fedstride.data import cache
 
 
 def available(name):

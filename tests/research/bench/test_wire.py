@@ -11,10 +11,10 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from fedstride.app.cli import app
 from fedstride.research.bench import show_wire, wire
 from fedstride.research.bench.cases import Square, Timed
 from fedstride.research.bench.launch import APP, ENDED, Launched
-from fedstride.app.cli import app
 
 SERVER = {
     **{"parameters": 10**6, "seconds_per_reply": 0.01, "bytes_per_reply": 4_000_500},

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from fedstride.app.config import Config, resolve
+from fedstride.app.sweep import trained
 from fedstride.research.papers import delta_sgd, delta_sgd_more, delta_sgd_step, experiment
 from fedstride.research.papers.experiment import AGREES, DIFFERS, EXPERIMENTS, IN_KIND, NOT_RUN, Lab
 from fedstride.research.papers.page import drawn
-from fedstride.app.sweep import trained
 
 OURS = delta_sgd.OURS
 NAMES = sorted(name for name in EXPERIMENTS if name.startswith("001-"))

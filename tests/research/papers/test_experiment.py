@@ -8,9 +8,9 @@ import plotly.graph_objects as go
 import pytest
 
 from fedstride import InvalidInput
+from fedstride.app.sweep import Cell
 from fedstride.research.papers import EXPERIMENTS, Experiment, Lab, experiment, select
 from fedstride.research.papers.experiment import AGREES, DIFFERS, IN_KIND, curves
-from fedstride.app.sweep import Cell
 
 calls = []
 

@@ -8,9 +8,9 @@ import re
 import pytest
 
 from fedstride import InvalidInput
+from fedstride.app.report import theme
 from fedstride.research.papers import Claim, Experiment, Lab, Outcome, page
 from fedstride.research.papers.experiment import AGREES, DIFFERS, NOT_RUN, curves
-from fedstride.app.report import theme
 
 CLAIMS = [
     Claim("order", "a < b", "a < b", AGREES),

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 import fedstride
+from fedstride.algorithm.recipes import RECIPES
 from fedstride.app.cli.bench import app as bench
 from fedstride.app.cli.common import Json
 from fedstride.app.cli.data import app as data
@@ -20,7 +21,6 @@ from fedstride.app.cli.diagnose import diagnose
 from fedstride.app.cli.reproduce import reproduce
 from fedstride.app.cli.run import compare, report, run
 from fedstride.app.cli.verify import verify
-from fedstride.algorithm.recipes import RECIPES
 
 app = typer.Typer(name="fedstride", no_args_is_help=True, add_completion=False)
 

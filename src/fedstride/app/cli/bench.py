@@ -167,8 +167,8 @@ def parity(
 
     Exits with 1 if a model differs by more than it may. Flower's engines need pip install 'fedstride[flower]'.
     """
-    from fedstride.research.bench import parity as bench
     from fedstride.algorithm.recipes import RECIPES
+    from fedstride.research.bench import parity as bench
 
     with _with_workers() as say:
         recipes = _chosen("--algorithm", algorithm, list(RECIPES), list(RECIPES))

@@ -19,8 +19,8 @@ from fedstride.app.cli.common import Json, errors_without_traceback, kept_on_int
 from fedstride.core.errors import InvalidInput, nearest
 
 if TYPE_CHECKING:
-    from fedstride.research.papers import Experiment
     from fedstride.app.sweep import Tell
+    from fedstride.research.papers import Experiment
 
 STYLES = {"agrees": "green", "in kind": "cyan", "differs": "bold red", "not run": "dim"}
 

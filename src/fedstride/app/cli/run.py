@@ -19,13 +19,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from fedstride.core.files import replace_file
 from fedstride.app.cli.common import errors_without_traceback
 from fedstride.app.config import TASKS, Config, parse_algorithm, parse_setting, resolve, split, to_toml
-from fedstride.engine.torchrun.process_group import LEADER, Link
-from fedstride.engine.torchrun import Torchrun, launched
-from fedstride.core.errors import Ended, GivenUp, InvalidInput
 from fedstride.app.progress import Stopped, line, shown, stop_after_round
+from fedstride.core.errors import Ended, GivenUp, InvalidInput
+from fedstride.core.files import replace_file
+from fedstride.engine.torchrun import Torchrun, launched
+from fedstride.engine.torchrun.process_group import LEADER, Link
 
 Task = Annotated[str, typer.Argument(help=f"One of {', '.join(TASKS)}.")]
 Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds of communication.")]

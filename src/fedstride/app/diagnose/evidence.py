@@ -10,10 +10,10 @@ from statistics import mean, median
 from typing import Any, NamedTuple, TypeVar
 
 from fedstride.algorithm import Algorithm
-from fedstride.client.step import CappedPolyak, Polyak, Step
 from fedstride.app.diagnose import limits
 from fedstride.app.diagnose.facts import Constant, constant_of
 from fedstride.app.report.read import Record
+from fedstride.client.step import CappedPolyak, Polyak, Step
 from fedstride.server import AdagradServer, AdamServer, Auto, FedExPM, Server, ServerMomentum, YogiServer
 
 T = TypeVar("T")

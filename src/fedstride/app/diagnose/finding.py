@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fedstride.app.diagnose.evidence import Evidence
 from fedstride.algorithm.recipes import RECIPES
+from fedstride.app.diagnose.evidence import Evidence
 
 SEVERITIES = ("cause", "watch", "fine", "unknown")
 

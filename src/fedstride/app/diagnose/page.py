@@ -8,8 +8,6 @@ from typing import Any
 
 from jinja2 import Environment
 
-from fedstride.core.files import replace_file
-from fedstride.client.step import Armijo, Polyak
 from fedstride.app.diagnose import limits
 from fedstride.app.diagnose.evidence import Evidence
 from fedstride.app.diagnose.read import of_folder
@@ -18,6 +16,8 @@ from fedstride.app.report import charts, theme
 from fedstride.app.report.charts import Chart, line
 from fedstride.app.report.read import Series
 from fedstride.app.report.write import page_of, words_of
+from fedstride.client.step import Armijo, Polyak
+from fedstride.core.files import replace_file
 from fedstride.server import FedExP
 
 NAME = "diagnosis.html"

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from fedstride.algorithm import Algorithm
-from fedstride.core.files import read_tensors
 from fedstride.app.config import PARTS, resolve
 from fedstride.app.diagnose.evidence import Evidence
-from fedstride.core.errors import FedstrideError, InvalidInput
 from fedstride.app.report.read import Comparison, Record, read
+from fedstride.core.errors import FedstrideError, InvalidInput
+from fedstride.core.files import read_tensors
 from fedstride.training.result import Run
 
 

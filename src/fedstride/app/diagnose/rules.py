@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from fedstride.client.step import Armijo, DeltaSGD, Polyak
 from fedstride.app.diagnose import limits
 from fedstride.app.diagnose.evidence import Evidence
 from fedstride.app.diagnose.finding import Finding, instead, number
+from fedstride.client.step import Armijo, DeltaSGD, Polyak
 
 
 def line_search(e: Evidence) -> list[Finding]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fedstride.client.step import Armijo, Constant, DeltaSGD, Momentum, PerStep, Polyak
 from fedstride.app.diagnose import limits
 from fedstride.app.diagnose.evidence import Evidence
 from fedstride.app.diagnose.finding import AVERAGE, Finding, instead, number, share
 from fedstride.app.diagnose.rules import grows, held
 from fedstride.app.diagnose.server import explodes, held_back
+from fedstride.client.step import Armijo, Constant, DeltaSGD, Momentum, PerStep, Polyak
 from fedstride.server import AdagradServer, AdamServer, YogiServer
 
 FIXED = (Constant, Momentum, PerStep)

@@ -14,10 +14,10 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
-from fedstride.core.files import replace_file
 from fedstride.app.report import charts, theme
 from fedstride.app.report.charts import means, percent
 from fedstride.app.report.read import Comparison, Record, read
+from fedstride.core.files import replace_file
 
 NAME = "report.html"
 AXES = {

@@ -16,8 +16,8 @@ import torch
 
 from fedstride.client.chunk import Site
 from fedstride.core.errors import InvalidInput, positive
-from fedstride.oracle import Oracle
 from fedstride.core.rows import Col, Rows, Vec, repeat
+from fedstride.oracle import Oracle
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedstride.client.chunk import Site
-from fedstride.oracle import Oracle
 from fedstride.core.rows import Col, Rows, Vec, repeat
+from fedstride.oracle import Oracle
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from typing import ClassVar
 
 from fedstride.client.chunk import Site
 from fedstride.core.errors import not_negative
-from fedstride.oracle import Oracle
 from fedstride.core.rows import Col, Rows, Vec, repeat
+from fedstride.oracle import Oracle
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from fedstride.client.step.momentum import Momentum
 from fedstride.client.step.ngn import NGN
 from fedstride.client.step.polyak import Polyak
 from fedstride.client.step.schedule import Exponential, Stepwise
-from fedstride.oracle import Oracle
 from fedstride.core.rows import Col, Rows, State, Vec
+from fedstride.oracle import Oracle
 
 __all__ = [
     "NGN",

@@ -12,8 +12,8 @@ from fedstride.client.context import Plan
 from fedstride.client.step.adaptive import Adam
 from fedstride.client.step.schedule import Schedule
 from fedstride.core.errors import betas, not_negative, positive
-from fedstride.oracle import Oracle
 from fedstride.core.rows import Col, Rows, State, Vec
+from fedstride.oracle import Oracle
 
 
 @dataclass(frozen=True)

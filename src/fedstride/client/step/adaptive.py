@@ -13,8 +13,8 @@ import torch
 from fedstride.client.context import Plan
 from fedstride.client.step.schedule import Schedule, rate
 from fedstride.core.errors import betas, not_negative, positive
-from fedstride.oracle import Oracle
 from fedstride.core.rows import Col, Rows, State, Vec
+from fedstride.oracle import Oracle
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import torch
 
 from fedstride.client.context import Plan
 from fedstride.core.errors import InvalidInput, at_least_one, fraction, nearest, positive
-from fedstride.oracle import Oracle, along
 from fedstride.core.rows import Col, Rows, State, Vec, sq
+from fedstride.oracle import Oracle, along
 
 RESETS = ("keep", "max", "grow")
 TRIALS = 100  # most trials of one search

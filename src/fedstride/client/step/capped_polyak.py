@@ -15,8 +15,8 @@ from torch import Tensor
 
 from fedstride.client.context import Plan
 from fedstride.core.errors import positive
-from fedstride.oracle import Oracle
 from fedstride.core.rows import Col, Rows, State, Vec, dot, repeat, sq
+from fedstride.oracle import Oracle
 
 WARM_UP = 5  # rounds until the cap is whole: a network that has not begun to learn is easily ruined
 

@@ -14,8 +14,8 @@ import torch
 from fedstride.client.context import Plan
 from fedstride.client.step.schedule import Schedule, rate
 from fedstride.core.errors import positive
-from fedstride.oracle import Oracle
 from fedstride.core.rows import Col, Rows, State, Vec
+from fedstride.oracle import Oracle
 
 
 def fednova_weight(eta: Col, tau: Col, mu: float) -> Col:

@@ -14,8 +14,8 @@ import torch
 
 from fedstride.client.context import Plan
 from fedstride.core.errors import not_negative, positive
-from fedstride.oracle import Oracle
 from fedstride.core.rows import Col, Rows, State, Vec, norm
+from fedstride.oracle import Oracle
 
 
 @dataclass(frozen=True)

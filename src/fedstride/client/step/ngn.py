@@ -13,8 +13,8 @@ import torch
 
 from fedstride.client.context import Plan
 from fedstride.core.errors import positive
-from fedstride.oracle import Oracle
 from fedstride.core.rows import Col, Rows, State, Vec, sq
+from fedstride.oracle import Oracle
 
 
 @dataclass(frozen=True)

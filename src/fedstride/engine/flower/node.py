@@ -16,11 +16,13 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
-from fedstride.training import validate
-from fedstride.core import losses
 from fedstride.algorithm import Algorithm
+from fedstride.algorithm.sampling import sampler
+from fedstride.client.exchange import MOMENTS, Upload, exchanges
 from fedstride.client.local import Options
 from fedstride.client.objective import Moon
+from fedstride.core import losses
+from fedstride.core.errors import FedstrideError, InvalidInput, Refused
 from fedstride.data.federation import Federation, Found
 from fedstride.engine.flower import records, secure
 from fedstride.engine.flower.memory import FOLDER, Memory
@@ -29,10 +31,8 @@ from fedstride.engine.flower.secagg import masked
 from fedstride.engine.local import one_thread
 from fedstride.engine.protocol import Order, Task
 from fedstride.engine.worker import Worker
-from fedstride.core.errors import FedstrideError, InvalidInput, Refused
-from fedstride.algorithm.sampling import sampler
+from fedstride.training import validate
 from fedstride.wire.secure import Layout
-from fedstride.client.exchange import MOMENTS, Upload, exchanges
 
 log = logging.getLogger("flwr.fedstride")  # Flower shows what is under its own name
 STATISTICS, MODEL = "statistics", "model"  # beside what the algorithm remembers, in a file

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import fedstride
-from fedstride.training import validate
 from fedstride.app.config import NOTHING, algorithm_of
 from fedstride.core.errors import InvalidInput
 from fedstride.core.losses import Loss
+from fedstride.training import validate
 
 Settings = dict[str, Any]
 ARGUMENTS = (  # of fs.train; a setting of such a name goes there, with dashes for underscores

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from fedstride.algorithm import Algorithm
 from fedstride.app.config import NOTHING, parse_setting, split
+from fedstride.client.exchange import Upload
+from fedstride.core.errors import InvalidInput, Refused, tell
+from fedstride.core.rows import State, Vec, sq
 from fedstride.engine.flower import records
 from fedstride.engine.flower.secagg import NotSummed, Total, secure_sum
 from fedstride.engine.protocol import Order, Reply
-from fedstride.core.errors import InvalidInput, Refused, tell
-from fedstride.core.rows import State, Vec, sq
 from fedstride.wire.secure import COUNTS, LEAST, MEANS, Layout, Secure, Summed
-from fedstride.client.exchange import Upload
 
 if TYPE_CHECKING:
     from fedstride.engine.flower.clients import FlowerClients

@@ -10,16 +10,17 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedstride.training import validate, train
 from fedstride.app.config import NOTHING
+from fedstride.app.progress import line
+from fedstride.core.errors import positive
 from fedstride.data.federation import elsewhere
 from fedstride.engine.flower.clients import Flower
 from fedstride.engine.flower.nodes import Nodes, log
 from fedstride.engine.flower.project import Project, arguments, identity
 from fedstride.engine.flower.secure import secure_of
-from fedstride.core.errors import positive
+from fedstride.training import train as training
+from fedstride.training import validate
 from fedstride.training.guard import Guard
-from fedstride.app.progress import line
 from fedstride.training.result import Run
 from fedstride.training.train import Event
 
@@ -61,7 +62,7 @@ def train(
             log.info("round %d of %d: %s", event.round, given["rounds"], line(event.metrics))
 
     out = own.get("out") or NOTHING
-    result = train.train(
+    result = training.train(
         model,
         project.loss,
         elsewhere(nodes.sizes, nodes.found),

@@ -19,15 +19,15 @@ import torch
 from torch import Tensor
 
 from fedstride.client.chunk import Samples
-from fedstride.engine.torchrun.process_group import LEADER, Link
-from fedstride.engine.local import Answer, Local, LocalClients, cores, evaluation_parts, replied, score
-from fedstride.engine.protocol import Contents, Order, Reply, Task
+from fedstride.client.exchange import Exchange
 from fedstride.core.errors import Ended, InvalidInput
+from fedstride.core.message import pack, unpack
 from fedstride.core.model import Replica
 from fedstride.core.rows import State, Vec
+from fedstride.engine.local import Answer, Local, LocalClients, cores, evaluation_parts, replied, score
+from fedstride.engine.protocol import Contents, Order, Reply, Task
+from fedstride.engine.torchrun.process_group import LEADER, Link
 from fedstride.wire import Aggregator, Node
-from fedstride.core.message import pack, unpack
-from fedstride.client.exchange import Exchange
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from fedstride.research.bench.overhead import BATCH, STEPS, cnn
-from fedstride.core.files import replace_file
 from fedstride.app.config import NOTHING
-from fedstride.training.train import Event
+from fedstride.core.files import replace_file
 from fedstride.core.message import pack
+from fedstride.research.bench.overhead import BATCH, STEPS, cnn
+from fedstride.training.train import Event
 
 LOSS = "cross_entropy"
 SIZES = (120, 75, 90, 60)  # samples of the clients of the digits

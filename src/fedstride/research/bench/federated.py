@@ -21,10 +21,10 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
-from fedstride.research.bench.cases import LOSS, Digits, Models, Square, Timed, case_of, keep, settings
-from fedstride.research.bench.launch import APP, ENDED, JOB
-from fedstride.core.files import replace_file
 from fedstride.app.config import algorithm_of
+from fedstride.client.exchange import Upload, layout
+from fedstride.core.files import replace_file
+from fedstride.core.rows import sq
 from fedstride.engine import flower
 from fedstride.engine.admission import admit
 from fedstride.engine.flower import records
@@ -33,10 +33,10 @@ from fedstride.engine.flower.project import Settings
 from fedstride.engine.flower.server import gathered
 from fedstride.engine.local import one_thread
 from fedstride.engine.protocol import Order
-from fedstride.core.rows import sq
+from fedstride.research.bench.cases import LOSS, Digits, Models, Square, Timed, case_of, keep, settings
+from fedstride.research.bench.launch import APP, ENDED, JOB
 from fedstride.training.train import Event
 from fedstride.wire import WeightedMean
-from fedstride.client.exchange import Upload, layout
 
 POLL = 0.02  # seconds from one look for replies to the next, in the app without fedstride
 DEADLINE = 900.0  # seconds of an exchange

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedstride.algorithm import recipes
-from fedstride.engine import Local
 from fedstride.core.rows import generator
+from fedstride.engine import Local
 from fedstride.training.train import train
 
 LR, BATCH, STEPS, CLIENTS = 0.05, 64, 8, 2

@@ -22,19 +22,19 @@ from typing import Any
 
 from torch import Tensor
 
-from fedstride.core import losses
 from fedstride.algorithm import Algorithm
+from fedstride.algorithm.recipes import RECIPES
+from fedstride.app.sweep import SUMMED, Cell, Result, Tell, complete
+from fedstride.client.step import NGN, Adam, CappedPolyak
+from fedstride.core import losses
+from fedstride.core.errors import FedstrideWarning, GivenUp, InvalidInput
+from fedstride.engine import Local
 from fedstride.research.bench import verdicts
 from fedstride.research.bench.task_parts import constant
 from fedstride.research.bench.task_table import TASKS
 from fedstride.research.bench.tasks import ACCURACY, Setup
-from fedstride.client.step import NGN, Adam, CappedPolyak
-from fedstride.engine import Local
-from fedstride.core.errors import FedstrideWarning, GivenUp, InvalidInput
-from fedstride.algorithm.recipes import RECIPES
-from fedstride.training.train import train
 from fedstride.server import Auto, Average, DoG, Prodigy
-from fedstride.app.sweep import SUMMED, Cell, Result, Tell, complete
+from fedstride.training.train import train
 
 EVALUATIONS = 8  # of a run, evenly spread
 Choice = dict[str, Any]  # a method's name and its arguments

@@ -18,15 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedstride.app.config import algorithm_of
+from fedstride.core.message import unpack
+from fedstride.engine import Engine, Local, Torchrun
 from fedstride.research.bench.cases import LOSS, PROBLEM, SIZES, Digits, Models, keep, write_digits
 from fedstride.research.bench.engines import EngineFailed
 from fedstride.research.bench.launch import JOB, Launched, missing
 from fedstride.research.bench.show import Rows, as_markdown
 from fedstride.research.bench.speed import Say, machine
-from fedstride.app.config import algorithm_of
-from fedstride.engine import Engine, Local, Torchrun
 from fedstride.training.train import train
-from fedstride.core.message import unpack
 
 MODULE = "fedstride.research.bench.parity"
 EXACT = ("participants", "lost", "gradients", "forwards", "bytes_up", "bytes_down")  # counts, on every engine

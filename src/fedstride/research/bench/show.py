@@ -8,9 +8,9 @@ from typing import Any
 
 from plotly.io import to_html
 
+from fedstride.app.report import theme
 from fedstride.research.bench.engines import BY_HAND, FEDSTRIDE
 from fedstride.research.bench.speed import PLAIN, TARGETS
-from fedstride.app.report import theme
 
 Report = dict[str, Any]
 BUSY = 0.05  # a load by others from which on figures mean little: threads that wait for each other slow down most

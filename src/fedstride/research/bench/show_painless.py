@@ -7,10 +7,10 @@ import math
 import statistics
 from typing import Any
 
+from fedstride.app.report import theme
 from fedstride.research.bench.show import Rows, as_markdown
 from fedstride.research.bench.tasks import GROUPS
 from fedstride.research.bench.verdicts import BEST, THREE, Difference
-from fedstride.app.report import theme
 
 Report = dict[str, Any]
 TITLE = "What tuning costs, and what it buys"

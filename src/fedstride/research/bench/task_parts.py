@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedstride.core import losses
-from fedstride.data import load
 from fedstride.core.losses import Loss
+from fedstride.data import load
 
 Samples = tuple[Tensor, Tensor]  # inputs and targets
 Data = Callable[[int], tuple[Samples, Samples]]

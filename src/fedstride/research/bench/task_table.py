@@ -9,6 +9,7 @@ from __future__ import annotations
 from sklearn.datasets import load_diabetes, load_iris
 from torch import nn
 
+from fedstride.models import CharLSTM, CharMLP
 from fedstride.research.bench import task_parts as parts
 from fedstride.research.bench.task_parts import CNN, LowRank, Transformer, normalised_cnn, tanh_mlp
 from fedstride.research.bench.tasks import (
@@ -25,7 +26,6 @@ from fedstride.research.bench.tasks import (
     mlp,
 )
 from fedstride.research.bench.tasks import TASKS as TASKS
-from fedstride.models import CharLSTM, CharMLP
 
 FASHION, MNIST, CIFAR, COVTYPE, PLAYS = "fashion_mnist", "mnist", "cifar10", "covtype", "shakespeare"
 CHARACTERS = 80  # of LEAF's alphabet

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedstride.core.losses import Loss
+from fedstride.data import partition
+from fedstride.models import MLP, Softmax
 from fedstride.research.bench import task_parts as parts
 from fedstride.research.bench.task_parts import Data, Samples
-from fedstride.data import partition
-from fedstride.core.losses import Loss
-from fedstride.models import MLP, Softmax
 
 LOOKED, UNSEEN, USERS = "looked", "unseen", "users"
 GROUPS = {LOOKED: "looked at while designing", UNSEEN: "not looked at", USERS: "what users bring"}

@@ -21,15 +21,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from fedstride.app.config import algorithm_of
+from fedstride.core.files import replace_file
+from fedstride.engine import Engine, Local, Torchrun
+from fedstride.engine.torchrun import launched, number
+from fedstride.engine.torchrun.process_group import LEADER, Link
 from fedstride.research.bench.cases import LOSS, Square, Timed
 from fedstride.research.bench.engines import EngineFailed
 from fedstride.research.bench.launch import JOB, PATIENCE, Launched, missing
 from fedstride.research.bench.speed import Say, machine
-from fedstride.core.files import replace_file
-from fedstride.app.config import algorithm_of
-from fedstride.engine import Engine, Local, Torchrun
-from fedstride.engine.torchrun.process_group import LEADER, Link
-from fedstride.engine.torchrun import launched, number
 from fedstride.training.train import Event, train
 from fedstride.wire import WeightedMean
 
@@ -48,7 +48,7 @@ NETWORK = 10e9 / 8  # bytes per second and direction
 
 
 class Moved:
-    """Bytes that this process sends to others, in the terms of engine/link.py."""
+    """Bytes that this process sends to others, in the terms of engine/torchrun/process_group.py."""
 
     def __init__(self) -> None:
         self.said = self.traded = 0
@@ -209,8 +209,8 @@ def in_flower(
 
 def server(say: Say) -> dict[str, Any]:
     """What the server's side of a Flower round costs for each client, and how much of the sum's tree is open at most."""
-    from fedstride.research.bench.federated import ingest
     from fedstride.engine.flower.nodes import TOGETHER
+    from fedstride.research.bench.federated import ingest
 
     def shuffled(m: int) -> Iterator[int]:
         return fetched(random.Random(0).sample(range(m), m), TOGETHER)

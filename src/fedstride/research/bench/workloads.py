@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedstride.research.bench.overhead import cnn
 from fedstride.core.losses import LOSSES
-from fedstride.models import CharLSTM, ResNet18
 from fedstride.core.rows import generator
+from fedstride.models import CharLSTM, ResNet18
+from fedstride.research.bench.overhead import cnn
 
 Shape = tuple[int, ...]
 MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {

@@ -12,9 +12,9 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from fedstride.app.sweep import Cell, Result
 from fedstride.research.papers.experiment import NOT_RUN, Claim, Lab, Outcome, Picture, curves, experiment, heat_map
 from fedstride.research.papers.tasks import accuracy, cell
-from fedstride.app.sweep import Cell, Result
 
 Place = tuple[str, float]  # task, alpha
 Column = dict[str, float]  # optimiser: test accuracy in per cent

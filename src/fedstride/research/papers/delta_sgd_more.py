@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from fedstride.app.report import theme
 from fedstride.research.papers.delta_sgd import (
     ALPHAS,
     BORROWED,
@@ -42,7 +43,6 @@ from fedstride.research.papers.delta_sgd import (
     trial,
 )
 from fedstride.research.papers.experiment import Claim, Lab, Outcome, Picture, curves, experiment
-from fedstride.app.report import theme
 
 FEW = (OURS, "SGD", "SGD decayed", "Adam")
 SIDE = 40  # rounds on Fashion-MNIST beside table 1, at small scale

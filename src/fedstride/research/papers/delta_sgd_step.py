@@ -14,16 +14,28 @@ from itertools import pairwise
 from typing import Any
 
 from fedstride.app import run_folder
+from fedstride.app.config import Config
+from fedstride.app.sweep import Cell, Result
 from fedstride.client.context import Plan
 from fedstride.client.step import DeltaSGD
-from fedstride.app.config import Config
+from fedstride.core.rows import Col, Rows, State, Vec
 from fedstride.engine import Local
 from fedstride.oracle import Oracle
-from fedstride.research.papers.delta_sgd import OURS, POOR, RULES, TUNED, Place, about, final, label, points, rounded, trial
+from fedstride.research.papers.delta_sgd import (
+    OURS,
+    POOR,
+    RULES,
+    TUNED,
+    Place,
+    about,
+    final,
+    label,
+    points,
+    rounded,
+    trial,
+)
 from fedstride.research.papers.experiment import Lab, Outcome, curves, experiment
-from fedstride.core.rows import Col, Rows, State, Vec
 from fedstride.training.train import train
-from fedstride.app.sweep import Cell, Result
 
 Pair = tuple[float, float]  # what the first and the second condition allow
 ALONE = 1e30  # a delta, or a gamma, under which only the other condition binds

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedstride.core.errors import InvalidInput, nearest
 from fedstride.app.report import theme
 from fedstride.app.report.charts import line
 from fedstride.app.sweep import Cell, Result, Tell, complete
+from fedstride.core.errors import InvalidInput, nearest
 
 SCALES = ("small", "paper")
 AGREES, IN_KIND, DIFFERS, NOT_RUN = "agrees", "in kind", "differs", "not run"

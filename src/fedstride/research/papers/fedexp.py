@@ -11,6 +11,7 @@ from itertools import pairwise, product
 from statistics import fmean
 from typing import Any
 
+from fedstride.app.sweep import Result
 from fedstride.research.papers.experiment import Claim, Lab, Outcome, Picture, curves, experiment, heat_map
 from fedstride.research.papers.rivals import (
     DATA,
@@ -34,7 +35,6 @@ from fedstride.research.papers.rivals import (
     tuned,
 )
 from fedstride.research.papers.tasks import ROUNDS, accuracy, cell
-from fedstride.app.sweep import Result
 
 PLACES = ("cifar10", "emnist")
 RIVALS = ("fedexp", "fedavg", "scaffold", "fedadagrad")

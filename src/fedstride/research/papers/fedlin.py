@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedstride.algorithm.recipes import fedlin, fedsplit
+from fedstride.app.sweep import Cell, Result
 from fedstride.client.gradient import Noisy
+from fedstride.core.rows import Vec, sq
 from fedstride.engine import Local
 from fedstride.research.papers.experiment import Claim, Lab, Outcome, curves, experiment
-from fedstride.algorithm.recipes import fedlin, fedsplit
-from fedstride.core.rows import Vec, sq
-from fedstride.app.sweep import Cell, Result
 from fedstride.research.verify.fedlin import appendix_k, logistic_sum, matrix_57, newton, recurrence
 from fedstride.research.verify.problems import LeastSquares, iterates, near, random_least_squares
 from fedstride.wire import TopK

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from itertools import combinations, product
 from statistics import fmean
 
+from fedstride.app.sweep import Result
 from fedstride.research.papers.experiment import Claim, Lab, Outcome, curves, experiment
 from fedstride.research.papers.rivals import (
     DATA,
@@ -30,7 +31,6 @@ from fedstride.research.papers.rivals import (
     trial,
 )
 from fedstride.research.papers.tasks import ROUNDS
-from fedstride.app.sweep import Result
 
 Column = dict[str, float]  # recipe: loss or accuracy
 

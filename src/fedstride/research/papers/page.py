@@ -17,12 +17,12 @@ from jinja2 import Environment, StrictUndefined
 from plotly.offline import get_plotlyjs
 
 import fedstride
-from fedstride.core.files import replace_file
-from fedstride.core.errors import InvalidInput
-from fedstride.app.run_folder import environment
-from fedstride.research.papers.experiment import AGREES, DIFFERS, IN_KIND, NOT_RUN, Experiment, Lab, Outcome, Picture
 from fedstride.app.report import theme
 from fedstride.app.report.write import duration
+from fedstride.app.run_folder import environment
+from fedstride.core.errors import InvalidInput
+from fedstride.core.files import replace_file
+from fedstride.research.papers.experiment import AGREES, DIFFERS, IN_KIND, NOT_RUN, Experiment, Lab, Outcome, Picture
 
 Record = dict[str, Any]
 COLOURS = {  # of a verdict: (light, dark)

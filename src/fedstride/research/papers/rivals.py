@@ -14,9 +14,9 @@ from itertools import product
 from statistics import fmean
 from typing import Any
 
+from fedstride.app.sweep import Cell, Result
 from fedstride.research.papers.experiment import NOT_RUN, Claim, Lab, Picture, curves
 from fedstride.research.papers.tasks import ROUNDS, Algorithm, accuracy, cell, loss, rounds_to, text
-from fedstride.app.sweep import Cell, Result
 
 Runs = dict[str, list[Result]]  # recipe: one run per seed
 Options = dict[str, float]

@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedstride.engine import Local
-from fedstride.core.errors import Diverged
-from fedstride.research.papers.experiment import Claim, Lab, Outcome, curves, experiment
 from fedstride.algorithm.recipes import RECIPES
-from fedstride.core.rows import sq
 from fedstride.app.sweep import Cell, Result
+from fedstride.core.errors import Diverged
+from fedstride.core.rows import sq
+from fedstride.engine import Local
+from fedstride.research.papers.experiment import Claim, Lab, Outcome, curves, experiment
 from fedstride.research.verify.fedexp import synthetic, zeros
 from fedstride.research.verify.problems import iterates
 

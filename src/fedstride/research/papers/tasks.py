@@ -6,8 +6,8 @@ import json
 import statistics
 from typing import Any
 
-from fedstride.research.papers.experiment import Lab
 from fedstride.app.sweep import Cell, Result, training
+from fedstride.research.papers.experiment import Lab
 
 EVALUATIONS = 20  # of a run, evenly spread; the scores of the last few are averaged
 Algorithm = dict[str, Any]  # as in a configuration: {"name": "fedavg", "lr": 0.1}

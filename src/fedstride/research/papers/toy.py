@@ -13,17 +13,17 @@ import torch
 from torch.nn.utils import parameters_to_vector
 
 from fedstride.algorithm import Algorithm
-from fedstride.client.step import Polyak
-from fedstride.engine import Local
-from fedstride.research.papers.experiment import Lab, Outcome, Picture, curves, experiment
 from fedstride.algorithm.recipes import fedavg, fedexp, fedexpsls, fedsls
 from fedstride.app.report import theme
 from fedstride.app.report.charts import line
-from fedstride.server import Average, FedExP
 from fedstride.app.sweep import Cell, Result
+from fedstride.client.step import Polyak
+from fedstride.engine import Local
+from fedstride.research.papers.experiment import Lab, Outcome, Picture, curves, experiment
 from fedstride.research.verify import fedexp as eq12
 from fedstride.research.verify import fedsls as fig1
 from fedstride.research.verify.problems import LeastSquares, iterates
+from fedstride.server import Average, FedExP
 
 PROJECTION = Polyak(c=0.5)  # one such step minimises a client's loss: its tau -> infinity steps of 003, sec. 5
 PROBLEMS = {"fig1": fig1.toy, "eq12": eq12.toy}

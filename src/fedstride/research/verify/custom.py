@@ -20,15 +20,15 @@ from fedstride.algorithm import Algorithm
 from fedstride.client.drift import GradientCorrection
 from fedstride.client.objective import Plain, Proximal
 from fedstride.client.step import Adagrad, Adam, AdamW
-from fedstride.engine import Local
 from fedstride.core.errors import Diverged, Refused
-from fedstride.training.result import Run
 from fedstride.core.rows import Vec
-from fedstride.training.train import Event, train
-from fedstride.server import DAdaptation, DoG, Prodigy
+from fedstride.engine import Local
 from fedstride.research.verify.identities import Featured, apart, unequal, weighted_minimiser
 from fedstride.research.verify.law import Finding, Measured
 from fedstride.research.verify.problems import LeastSquares
+from fedstride.server import DAdaptation, DoG, Prodigy
+from fedstride.training.result import Run
+from fedstride.training.train import Event, train
 
 SIZES = (12, 9, 14, 10, 8, 13)
 

@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from fedstride.algorithm import Algorithm
+from fedstride.algorithm.recipes import delta_sgd
 from fedstride.client.context import Plan
 from fedstride.client.step import DeltaSGD
-from fedstride.engine import Local
 from fedstride.core.losses import Loss
-from fedstride.oracle import Oracle
-from fedstride.algorithm.recipes import delta_sgd
 from fedstride.core.rows import Col, Rows, State, Vec, sq
+from fedstride.engine import Local
+from fedstride.oracle import Oracle
 from fedstride.research.verify.law import Measured, law
 from fedstride.research.verify.problems import (
     LeastSquares,

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from fedstride.algorithm import Algorithm
-from fedstride.client.step import Constant, Polyak
-from fedstride.engine import Local
 from fedstride.algorithm.recipes import fedavg, fedexp
+from fedstride.client.step import Constant, Polyak
 from fedstride.core.rows import State, Vec, sq
-from fedstride.server import FedExP, Server
+from fedstride.engine import Local
 from fedstride.research.verify.law import Measured, law
 from fedstride.research.verify.problems import LeastSquares, iterates, random_least_squares
+from fedstride.server import FedExP, Server
 from fedstride.wire import Mean
 
 ROUNDING = 1e-12  # of a float64 run, relative

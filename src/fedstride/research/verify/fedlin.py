@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from fedstride.algorithm import Algorithm
-from fedstride.client.gradient import Noisy
 from fedstride.algorithm.recipes import fedavg, fedlin, fednova, fedprox, fedsplit
+from fedstride.client.gradient import Noisy
 from fedstride.core.rows import Vec, sq
 from fedstride.research.verify.law import Measured, law
 from fedstride.research.verify.problems import (

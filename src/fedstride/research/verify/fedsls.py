@@ -15,17 +15,17 @@ import torch
 from torch.nn.utils import parameters_to_vector
 
 from fedstride.algorithm import Algorithm
-from fedstride.client.drift import Scaffold
+from fedstride.algorithm.recipes import fedavg, fedexp, fedexpsls, fedsls
 from fedstride.client.context import Plan
+from fedstride.client.drift import Scaffold
 from fedstride.client.step import Armijo, Step
 from fedstride.client.step.armijo import TINY
+from fedstride.core.rows import Col, Rows, State, Vec, norm, sq
 from fedstride.engine import Local
 from fedstride.oracle import Oracle
-from fedstride.algorithm.recipes import fedavg, fedexp, fedexpsls, fedsls
-from fedstride.core.rows import Col, Rows, State, Vec, norm, sq
-from fedstride.server import Average
 from fedstride.research.verify.law import Measured, law
 from fedstride.research.verify.problems import LeastSquares, iterates, random_least_squares
+from fedstride.server import Average
 
 ROUNDING = 1e-12  # of a float64 run, relative
 

@@ -14,9 +14,6 @@ import torch
 from torch import Tensor
 
 from fedstride.algorithm import Algorithm
-from fedstride.client.gradient import IAG, Noisy
-from fedstride.client.step import Constant, Momentum
-from fedstride.engine import Clients, Local, Task
 from fedstride.algorithm.recipes import (
     RECIPES,
     fedavg,
@@ -33,13 +30,16 @@ from fedstride.algorithm.recipes import (
     scaffold,
     scaffold_exp,
 )
+from fedstride.client.exchange import Exchange
+from fedstride.client.gradient import IAG, Noisy
+from fedstride.client.step import Constant, Momentum
 from fedstride.core.rows import State, Vec
-from fedstride.training.train import train
-from fedstride.server import FedExP
+from fedstride.engine import Clients, Local, Task
 from fedstride.research.verify.law import Measured, law
 from fedstride.research.verify.problems import LeastSquares, Point, random_least_squares
+from fedstride.server import FedExP
+from fedstride.training.train import train
 from fedstride.wire import TopK
-from fedstride.client.exchange import Exchange
 
 EXACT = 1e-12  # rounding of a short float64 run
 STEPS = (3, 1, 4, 2)  # tau_i

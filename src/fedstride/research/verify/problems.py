@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from fedstride.algorithm import Algorithm
 from fedstride.core.losses import Loss
-from fedstride.training.result import Run
 from fedstride.core.rows import Vec
+from fedstride.training.result import Run
 from fedstride.training.train import train
 
 
