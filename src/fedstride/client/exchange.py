@@ -40,9 +40,7 @@ class Upload:
     memory: State  # stays with the clients
     bytes: list[int]  # on the wire, per client
     lost: dict[int, str] = field(default_factory=dict)  # rows that do not arrive, and why
-    replies: dict[int, list[Message]] = field(
-        default_factory=dict
-    )  # what arrives in a row's place: see engine/admission.py
+    replies: dict[int, list[Message]] = field(default_factory=dict)  # in a row's place: see engine/admission.py
 
 
 Work = Callable[[Site, Vec, State], Upload]
