@@ -29,9 +29,7 @@ class Run:
     history: History
     algorithm: Algorithm | None = None
     engine: dict[str, Any] = field(default_factory=dict)  # how gradients were computed, and by how many workers
-    facts: dict[str, Any] = field(
-        default_factory=dict
-    )  # of the data, for `fedstride diagnose`: see app/diagnose/facts.py
+    facts: dict[str, Any] = field(default_factory=dict)  # of the data: see app/diagnose/facts.py
 
     def save(self, folder: str | Path) -> Path:
         """Write model.safetensors, run.safetensors and history.jsonl into a folder."""
