@@ -91,7 +91,7 @@ def test_the_run_says_what_was_set(bfloat16, pretend):
 def test_the_trial_uses_bfloat16():
     """A child that never computed in bfloat16 would always be fine."""
     code = (
-        "import torch; from fedstride import processor\n"
+        "import torch; from fedstride.engine import processor\n"
         "with torch.profiler.profile(record_shapes=True) as seen: processor.exercise()\n"
         "print(sorted({e.key for e in seen.key_averages()}))"
     )
