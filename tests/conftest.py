@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import settings
 
-from fedstride import processor
+from fedstride.engine import processor
 
 settings.register_profile("fedstride", deadline=None, derandomize=True, max_examples=30, database=None)
 settings.load_profile("fedstride")

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedstride import deploy
-from fedstride.bench.launch import end_all, free_port
+from fedstride.app import deploy
+from fedstride.research.bench.launch import end_all, free_port
 
 BIN = Path(sys.executable).parent
 HEARTBEAT = """import flwr.common.constant as constant

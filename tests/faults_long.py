@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 import fedstride as fs
-from fedstride.config import resolve
-from fedstride.job import prepare
+from fedstride.app.config import resolve
+from fedstride.app.run_folder import prepare
 
 FAULTS = {"dropout": 0.3, "corrupt": 0.05, "nan": 0.05}
 BOUND = 0.02  # of accuracy, that `auto` may lose

@@ -20,9 +20,10 @@ from tempfile import TemporaryDirectory
 import torch
 
 import fedstride as fs
-from fedstride import checkpoint
-from fedstride.checkpoint import newest, replace_file
-from fedstride.history import Row
+from fedstride.core.files import read_tensors, replace_file
+from fedstride.training import checkpoint
+from fedstride.training.checkpoint import newest
+from fedstride.training.history import Row
 from tests.deployment import Deployment, until
 from tests.engine.many import here, long
 
@@ -60,7 +61,7 @@ def federation(folder: Path, servers: int, nodes: int) -> float:
         task.write_text(text.replace("nn.Linear(width, 2))", "nn.Linear(width, 2)).double()"))
 
         def history() -> list[Row]:
-            return newest(out, lambda path: checkpoint.history(path, checkpoint.read_tensors(path)[0])) or []
+            return newest(out, lambda path: checkpoint.history(path, read_tensors(path)[0])) or []
 
         def begin(rounds: int) -> str:
             return it.run(algorithm="scaffold(lr=0.05)", rounds=rounds, out="runs/it", **settings)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import fedstride as fs
-from fedstride.client.plan import Plan
-from fedstride.rows import Col, Rows
+from fedstride.client.context import Plan
+from fedstride.core.rows import Col, Rows
 
 SIZES = (6, 9, 5, 8)
 STEPS = (2, 4, 1, 3)  # tau_i

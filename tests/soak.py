@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 
 import fedstride as fs
-from fedstride.checkpoint import replace_file
+from fedstride.core.files import replace_file
 
 LIMIT = 0.05  # growth of the memory from a tenth of the rounds to the last
 

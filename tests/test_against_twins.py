@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import fedstride as fs
-from fedstride import recipes as R
+from fedstride.algorithm import recipes as R
 from tests.problems import Fixed
 from tests.reference import clients as c
 from tests.reference import twins as T

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import fedstride as fs
-from fedstride import check
 from fedstride.client.local import Options
 from fedstride.engine import Task
+from fedstride.training import validate
 from tests.problems import Classifier, classification, classifier, linear, seeded
 
 NAN, INF = float("nan"), float("inf")
@@ -312,7 +312,7 @@ def test_labels_of_a_lazy_federation_are_checked_as_they_are_loaded(loss, model,
     pairs = [(inputs, (targets > 0).long()) for inputs, targets in data(targets=put(3))]
     pairs[2][1][3] = 3
     clients, calls = lazy(pairs)
-    checked = check.try_out(model, loss, clients, None).clients
+    checked = validate.try_out(model, loss, clients, None).clients
     assert set(calls) == {0, 1}  # the first, and the largest
     assert len(checked[1]) == 9
     with pytest.raises(fs.InvalidInput, match=message):
@@ -322,14 +322,14 @@ def test_labels_of_a_lazy_federation_are_checked_as_they_are_loaded(loss, model,
 def test_labels_of_the_client_that_tries_out_the_model_are_checked():
     clients, _ = lazy(data(1, targets=put(3)))
     with pytest.raises(fs.InvalidInput, match=r"clients\[1\]: label 3 is out of range"):
-        check.try_out(classifier(), "cross_entropy", clients, None)
+        validate.try_out(classifier(), "cross_entropy", clients, None)
 
 
 @pytest.mark.parametrize(("algorithm", "model"), [("fedtrack", classifier), ("fedavg", normalised)])
 def test_what_is_asked_of_all_clients_is_asked_of_their_sizes(algorithm, model):
     """Nobody is loaded to find out whether the algorithm fits."""
     clients, calls = lazy(classification())
-    probed = check.try_out(model(), "cross_entropy", clients, None)
+    probed = validate.try_out(model(), "cross_entropy", clients, None)
     task = Task(
         **{f.name: None for f in fields(Task)}
         | {
@@ -343,7 +343,9 @@ def test_what_is_asked_of_all_clients_is_asked_of_their_sizes(algorithm, model):
         }
     )
     calls.clear()
-    check.fits(check.algorithm_of(algorithm), task, Options(), fs.Uniform(2), lambda round, client: 1, tested=False)
+    validate.fits(
+        validate.algorithm_of(algorithm), task, Options(), fs.Uniform(2), lambda round, client: 1, tested=False
+    )
     assert calls == []
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fedstride as fs
-from fedstride.recipes import RECIPES
+from fedstride.algorithm.recipes import RECIPES
 from tests.problems import (
     STEPS,
     classification,

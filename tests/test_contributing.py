@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import fedstride as fs
-from fedstride.recipes import RECIPES
+from fedstride.algorithm.recipes import RECIPES
 
 ROOT = Path(__file__).parents[1]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fedstride import recipes
-from fedstride.verify import law
+from fedstride.algorithm import recipes
+from fedstride.research.verify import law
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))

@@ -15,9 +15,9 @@ from torch.nn.utils import parameters_to_vector
 
 import fedstride as fs
 from fedstride.client import local, step
+from fedstride.client.context import Plan
 from fedstride.client.objective import Terms
-from fedstride.client.plan import Plan
-from fedstride.model import Replica
+from fedstride.core.model import Replica
 from fedstride.oracle import Loop, Meter
 from tests.problems import classification, classifier, seeded
 

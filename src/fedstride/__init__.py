@@ -1,8 +1,11 @@
 """Federated learning that finds its own step sizes."""
 
-from fedstride import data, engine, faults, loggers, models, optim, recipes
-from fedstride.algorithm import Algorithm
-from fedstride.checkpoint import Checkpoints
+import fedstride._moved
+from fedstride import data, engine, models, optim
+from fedstride.algorithm import Algorithm, recipes
+from fedstride.algorithm.privacy import Privacy
+from fedstride.algorithm.sampling import Bernoulli, Uniform, Weighted
+from fedstride.app import loggers
 from fedstride.client.drift import GradientCorrection, Scaffold
 from fedstride.client.gradient import IAG, Minibatch, Noisy
 from fedstride.client.objective import FedDynObjective, FedSplitProx, Moon, Plain, Proximal
@@ -22,7 +25,7 @@ from fedstride.client.step import (
     Polyak,
     Stepwise,
 )
-from fedstride.errors import (
+from fedstride.core.errors import (
     Corrupt,
     Diverged,
     FedstrideError,
@@ -33,11 +36,7 @@ from fedstride.errors import (
     TooFew,
     Unsaved,
 )
-from fedstride.guard import Guard
-from fedstride.privacy import Privacy
-from fedstride.result import Run, load
-from fedstride.run import Event, train
-from fedstride.sampling import Bernoulli, Uniform, Weighted
+from fedstride.engine import faults
 from fedstride.server import (
     AdagradServer,
     AdamServer,
@@ -57,6 +56,10 @@ from fedstride.server import (
     ServerMomentum,
     YogiServer,
 )
+from fedstride.training.checkpoint import Checkpoints
+from fedstride.training.guard import Guard
+from fedstride.training.result import Run, load
+from fedstride.training.train import Event, train
 from fedstride.wire import Median, Quantize, RandomK, TopK, TrimmedMean
 
 __version__ = "0.1.0"

@@ -1,5 +1,5 @@
 """python -m fedstride, as torchrun starts it."""
 
-from fedstride.cli import app
+from fedstride.app.cli import app
 
 app(prog_name="fedstride")

@@ -17,9 +17,9 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer
 
 from fedstride.client import step as rules
-from fedstride.client.plan import Plan
-from fedstride.errors import InvalidInput, positive
-from fedstride.rows import Col, Rows, State
+from fedstride.client.context import Plan
+from fedstride.core.errors import InvalidInput, positive
+from fedstride.core.rows import Col, Rows, State
 
 Closure = Callable[[], Any]
 Group = dict[str, Any]

@@ -11,7 +11,7 @@ from fedstride.client import local
 from fedstride.client.corrected import Corrected
 from fedstride.client.local import Options
 from fedstride.client.objective import Terms
-from fedstride.rows import repeat
+from fedstride.core.rows import repeat
 from tests.problems import Quadratic, classification, learn, plan
 
 d, TAU = 4, (3, 2, 1)

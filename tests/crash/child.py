@@ -21,9 +21,9 @@ from typing import Any
 import torch
 
 import fedstride as fs
-from fedstride.checkpoint import FILE
 from fedstride.engine.local import LocalClients
-from fedstride.session import Session
+from fedstride.training.checkpoint import FILE
+from fedstride.training.session import Session
 from tests.crash.scenario import Scenario
 
 ANY_TIME = "at any time"

@@ -13,8 +13,9 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
-from fedstride.checkpoint import FILE, files, read_tensors
-from fedstride.errors import InvalidInput
+from fedstride.core.errors import InvalidInput
+from fedstride.core.files import read_tensors
+from fedstride.training.checkpoint import FILE, files
 from tests.crash.child import ANY_TIME, AROUND, CHECKPOINT, EVENTS, FIELDS, PHASES, SLOT, Journal, Moment, live
 from tests.crash.scenario import Scenario
 

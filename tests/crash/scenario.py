@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 import fedstride as fs
+from fedstride.algorithm.recipes import RECIPES
 from fedstride.engine import Engine, Local, store
 from fedstride.models.network import Network
-from fedstride.recipes import RECIPES
 from tests.problems import classification, seeded
 
 COMPOSITIONS = {

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from fedstride import checkpoint
+from fedstride.core import files
 from fedstride.engine.store import FileStore
-from fedstride.session import Session
+from fedstride.training.session import Session
 from tests.crash.child import ANY_TIME, CHECKPOINT, EVENTS, SLOT, Moment
 from tests.crash.harness import endure
 from tests.crash.scenario import Scenario
@@ -50,7 +50,7 @@ def test_a_run_that_was_killed_and_resumed_has_the_bits_of_one_that_was_not(wher
 
 
 def write_in_place():
-    checkpoint.replace_file = lambda path, content: path.write_bytes(content)
+    files.replace_file = lambda path, content: path.write_bytes(content)
 
 
 def reuse_slots_at_once():
@@ -66,11 +66,11 @@ def reuse_slots_at_once():
 
 def name_before_flushing():
     def hasty(path, content):
-        new = path.with_name(path.name + checkpoint.NEW)
+        new = path.with_name(path.name + files.NEW)
         new.write_bytes(content)
         os.replace(new, path)
 
-    checkpoint.replace_file = hasty
+    files.replace_file = hasty
 
 
 def forget_clients():

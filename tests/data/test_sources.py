@@ -12,7 +12,7 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from typer.testing import CliRunner
 
 import fedstride as fs
-from fedstride.cli.data import app
+from fedstride.app.cli.data import app
 from fedstride.data import cache, sources
 from tests.data import raw
 

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedstride import deploy
-from fedstride.bench.launch import free_port
+from fedstride.app import deploy
+from fedstride.research.bench.launch import free_port
 from tests.deployment import BIN, Deployment, until
 
 

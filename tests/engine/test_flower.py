@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import fedstride as fs
-from fedstride.recipes import RECIPES
+from fedstride.algorithm.recipes import RECIPES
 
 pytest.importorskip("flwr")
 

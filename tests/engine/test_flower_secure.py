@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import fedstride as fs
-from fedstride.checkpoint import files, read_tensors
-from fedstride.recipes import RECIPES
+from fedstride.algorithm.recipes import RECIPES
+from fedstride.core.files import read_tensors
+from fedstride.training.checkpoint import files
 
 pytest.importorskip("flwr")
 

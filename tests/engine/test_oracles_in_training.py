@@ -17,7 +17,7 @@ from torch.testing import assert_close
 import fedstride as fs
 from fedstride.engine.local import LocalClients, chunks
 from fedstride.models import McMahanCNN
-from fedstride.session import Session
+from fedstride.training.session import Session
 from fedstride.wire import WeightedMean
 from tests.problems import Classifier, classification, classifier, learn, same_bits, seeded
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import fedstride as fs
+from fedstride.core.errors import Corrupt, InvalidInput
 from fedstride.engine.store import FileStore, Store, store
-from fedstride.errors import Corrupt, InvalidInput
 from tests.problems import classifier, learn, same_bits
 
 X = torch.full((2,), 7.0)  # the model of the round

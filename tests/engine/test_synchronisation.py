@@ -9,8 +9,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fedstride as fs
-from fedstride import work
-from fedstride.client import local
+from fedstride.client import exchange, local
 from tests.problems import classification, classifier, learn, seeded
 
 LOOKS = ("tolist", "numpy", "cpu")  # what reads values without an operation of its own, or moves them to be read
@@ -51,7 +50,7 @@ def looks(monkeypatch):
         seen.append((operations.count + others.count, out))
         return out
 
-    monkeypatch.setattr(work.local, "run", counted)
+    monkeypatch.setattr(exchange.local, "run", counted)
     return seen
 
 

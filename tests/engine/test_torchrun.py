@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import fedstride as fs
-from fedstride.engine.torchrun import deal
+from fedstride.engine.torchrun.engine import deal
 from tests import kills
 from tests.engine.many import every_algorithm, here, long
 from tests.kills import LAUNCH, LOOPBACK, torchrun, written

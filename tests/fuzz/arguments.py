@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import fedstride as fs
-from fedstride.recipes import RECIPES
+from fedstride.algorithm.recipes import RECIPES
 from tests.fuzz import junk
 from tests.fuzz.configs import like, mostly
 from tests.fuzz.law import Target

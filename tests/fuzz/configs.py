@@ -11,11 +11,11 @@ from typing import Any, get_args
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from fedstride import config, job
 from fedstride.algorithm import Algorithm
-from fedstride.config import PARTS, SLOTS, Config, parse_setting, resolve, to_toml
+from fedstride.algorithm.recipes import RECIPES
+from fedstride.app import config, run_folder
+from fedstride.app.config import PARTS, SLOTS, Config, parse_setting, resolve, to_toml
 from fedstride.models import MODELS
-from fedstride.recipes import RECIPES
 from tests.fuzz import junk
 from tests.fuzz.law import Target
 
@@ -142,7 +142,7 @@ def trained(given: dict[str, Any]) -> None:
         "model": found.model.model_copy(update={"options": narrow}),
     }
     with TemporaryDirectory() as folder:
-        job.execute(job.prepare(found.model_copy(update=small)), Path(folder) / "run")
+        run_folder.execute(run_folder.prepare(found.model_copy(update=small)), Path(folder) / "run")
 
 
 TOML = [to_toml(resolve(task)).encode() for task in ("digits", "covtype")] + [

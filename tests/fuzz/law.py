@@ -13,7 +13,7 @@ from typing import Any
 
 from hypothesis.strategies import SearchStrategy
 
-from fedstride.errors import FedstrideError
+from fedstride.core.errors import FedstrideError
 
 SECONDS, BYTES = 60, 4 * 2**30  # for one input: far more than any needs, far less than a stranger can ask for
 

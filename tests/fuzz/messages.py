@@ -9,9 +9,9 @@ import torch
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from fedstride.engine.door import admit, message
-from fedstride.wire.message import _digest, pack, unpack
-from fedstride.work import Upload
+from fedstride.client.exchange import Upload
+from fedstride.core.message import _digest, pack, unpack
+from fedstride.engine.admission import admit, message
 from tests.fuzz import junk
 from tests.fuzz.law import Target
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import fedstride as fs
-from fedstride.cli import app
-from fedstride.wire.message import pack, unpack
+from fedstride.app.cli import app
+from fedstride.core.message import pack, unpack
 from tests.fuzz import junk
 from tests.fuzz.law import Target
 from tests.fuzz.messages import tensors
@@ -43,7 +43,10 @@ def command(*words: object) -> None:
 @cache
 def folder_of(kind: str) -> Files:
     """A good folder; its times are always the same, so that inputs can be repeated."""
-    with TemporaryDirectory() as root, mock.patch("fedstride.session.time", SimpleNamespace(perf_counter=lambda: 0.0)):
+    with (
+        TemporaryDirectory() as root,
+        mock.patch("fedstride.training.session.time", SimpleNamespace(perf_counter=lambda: 0.0)),
+    ):
         folder, settings = Path(root) / "run", [word for pair in SMALL for word in ("--set", pair)]
         if kind == "file":
             with mock.patch("fedstride.engine.store.LIMIT", 0):

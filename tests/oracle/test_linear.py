@@ -12,9 +12,9 @@ from torch.testing import assert_close
 from torch.utils.data import Dataset
 
 import fedstride as fs
-from fedstride import losses
-from fedstride.client.site import Site
-from fedstride.model import Replica
+from fedstride.client.chunk import Site
+from fedstride.core import losses
+from fedstride.core.model import Replica
 from fedstride.models import Network, Softmax
 from fedstride.oracle import Linear, Loop, Meter, form_of
 from fedstride.oracle.choice import CHUNK_NUMBERS
@@ -475,7 +475,7 @@ def test_one_large_client_does_not_make_the_others_large(monkeypatch):
         seen.append(gathered(form, batches))
         return seen[-1]
 
-    monkeypatch.setattr("fedstride.client.site.gathered", spy)
+    monkeypatch.setattr("fedstride.client.chunk.gathered", spy)
     fs.train(linear(), "mse", clients, "fedlin", rounds=1, batch_size=2, local_steps=1)
     assert max(s.X.numel() for s in seen) <= CHUNK_NUMBERS
 

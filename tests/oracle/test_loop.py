@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedstride.model import Replica
+from fedstride.core.model import Replica
 from fedstride.oracle import Loop, Meter
 from tests.problems import SIZES, classification, classifier
 

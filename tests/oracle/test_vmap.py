@@ -9,7 +9,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import fedstride as fs
-from fedstride.model import Replica
+from fedstride.core.model import Replica
 from fedstride.oracle import Loop, Meter, Vmap
 from tests.problems import SIZES, STEPS, Classifier, classification, classifier, learn, seeded
 

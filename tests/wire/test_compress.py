@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstride import InvalidInput, Quantize, RandomK, TopK
-from fedstride.rows import dot, generator, sq
+from fedstride.core.rows import dot, generator, sq
 
 numbers = st.one_of(st.integers(-3, 3).map(float), st.floats(-1e3, 1e3))  # whole numbers make ties
 matrices = st.integers(1, 30).flatmap(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstride import Quantize, RandomK, TopK
-from fedstride.rows import generator
+from fedstride.core.rows import generator
 from fedstride.wire.feedback import memory, send
 
 C, d = 3, 12

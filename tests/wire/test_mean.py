@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstride.rows import generator
+from fedstride.core.rows import generator
 from fedstride.wire import WeightedMean
 
 cohorts = st.lists(st.one_of(st.just(1.0), st.floats(1e-3, 1e3)), min_size=1, max_size=20)

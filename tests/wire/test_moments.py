@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fedstride as fs
-from fedstride.normalise import moments, scaling_of
+from fedstride.core.normalise import moments, scaling_of
 from fedstride.wire.moments import MomentSum
 from fedstride.wire.secure import INPUTS, Secure
 from tests.wire.test_secure import summed

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import fedstride as fs
-from fedstride.faults import Faulty
+from fedstride.engine.faults import Faulty
 from tests.problems import classification, learn, same_bits
 
 ROUNDING = 1e-14  # of a sum of eleven numbers below four, in any order

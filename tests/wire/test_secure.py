@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import fedstride as fs
-from fedstride import work
-from fedstride.recipes import RECIPES
+from fedstride.algorithm.recipes import RECIPES
+from fedstride.client import exchange
 from fedstride.wire import WeightedMean
 from fedstride.wire.secure import COUNTS, MEANS, MODULUS, Layout, Secure, Summed
 from tests.problems import SIZES, STEPS, classification, classifier, learn
@@ -66,7 +66,7 @@ def uploads(algorithm, **options):
 def numbers(algorithm, kind, model=None, stats=0):
     """How many there are in each field of an upload."""
     shapes = [p.shape for p in (model or classifier()).parameters()]
-    return work.layout(algorithm, kind, shapes, stats)[0]
+    return exchange.layout(algorithm, kind, shapes, stats)[0]
 
 
 def summed(vectors: list[torch.Tensor], layout: Layout) -> torch.Tensor:

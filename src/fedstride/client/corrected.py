@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from fedstride.client.objective.terms import Terms
+from fedstride.core.rows import Col, Rows, clip, dot, sq
 from fedstride.oracle import Oracle, Ray, along
-from fedstride.rows import Col, Rows, clip, dot, sq
 
 
 def _some(A: Tensor | None, rows: list[int] | slice) -> Tensor | None:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import torch
 
+from fedstride.client.context import Plan
 from fedstride.client.corrected import Corrected, first_rows
 from fedstride.client.objective import Terms
-from fedstride.client.plan import Plan
 from fedstride.client.step import Constant, PerStep, Step
+from fedstride.core.rows import Col, Rows, State, Vec, repeat
 from fedstride.oracle import Linear, Oracle
-from fedstride.rows import Col, Rows, State, Vec, repeat
 
 
 @dataclass(frozen=True)

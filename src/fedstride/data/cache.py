@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from fedstride.errors import InvalidInput
+from fedstride.core.errors import InvalidInput
 
 Shapes = Mapping[str, tuple[int, ...]]
 STALE = 3600  # seconds after which a file that was never finished was given up

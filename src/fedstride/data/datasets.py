@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from fedstride.core.errors import InvalidInput
 from fedstride.data.federation import pair
 from fedstride.data.table import Table
-from fedstride.errors import InvalidInput
 
 
 def from_datasets(train: Any, test: Any, *, name: str = "datasets", regression: bool = False) -> Table:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
+from fedstride.core.errors import InvalidInput
 from fedstride.data.table import Table
-from fedstride.errors import InvalidInput
 
 Batch = tuple[Tensor, Tensor]
 Check = Callable[[str, Tensor, Tensor], None]  # of a client's name, inputs and targets
@@ -121,7 +121,7 @@ class Found:
     reduction: str | None  # of the loss over a batch
     moving: tuple[str, ...]  # buffers that move in training
     random: bool  # the model draws random numbers
-    features: int = 0  # of an input: see normalise.py
+    features: int = 0  # of an input: see core/normalise.py
 
 
 class Lazy(Sequence[Client]):

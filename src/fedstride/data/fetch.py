@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
+from fedstride.core.errors import InvalidInput
 from fedstride.data import cache
 from fedstride.data.packed import DAMAGED, OPENERS, Bounded, bounded, opened
-from fedstride.errors import InvalidInput
 
 Files = Mapping[str, str]  # name -> SHA-256 of its uncompressed content
 Tell = Callable[[str], None]

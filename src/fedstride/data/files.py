@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedstride.core.errors import InvalidInput, nearest
 from fedstride.data.packed import DAMAGED, opened
 from fedstride.data.table import Table
-from fedstride.errors import InvalidInput, nearest
 
 if TYPE_CHECKING:
     import pandas as pd  # it and scikit-learn are slow to import: only by those who read a file

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedstride.core.errors import InvalidInput
 from fedstride.data.table import Table
-from fedstride.errors import InvalidInput
 
 Array = np.ndarray[Any, Any]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedstride.errors import InvalidInput
+from fedstride.core.errors import InvalidInput
 
 TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedstride.errors import InvalidInput, positive
+from fedstride.core.errors import InvalidInput, positive
 
 Parts = list[Tensor]
 Array = np.ndarray[Any, Any]

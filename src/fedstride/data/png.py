@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedstride.errors import InvalidInput
+from fedstride.core.errors import InvalidInput
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 CHANNELS = {0: 1, 2: 3, 6: 4}  # colour type -> samples per pixel

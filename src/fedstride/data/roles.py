@@ -16,8 +16,8 @@ from pathlib import PurePosixPath
 import torch
 from torch import Tensor
 
+from fedstride.core.errors import InvalidInput
 from fedstride.data.packed import bounded
-from fedstride.errors import InvalidInput
 
 WINDOW = 80  # characters that predict the next
 POEMS = {"lovers_complaint", "passionate_pilgrim", "phoenix_and_the_turtle", "rape_of_lucrece", "sonnets"}

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedstride.core.errors import InvalidInput, nearest
 from fedstride.data import cache, files, hugging_face, idx, png, roles
 from fedstride.data.fetch import Debian, Files, Npm, Package, Pip, Tell, collect
 from fedstride.data.table import Table
-from fedstride.errors import InvalidInput, nearest
 
 Tensors = dict[str, Tensor]
 Array = np.ndarray[Any, Any]

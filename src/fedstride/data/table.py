@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedstride.errors import InvalidInput
+from fedstride.core.errors import InvalidInput
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fedstride.core.errors import InvalidInput, nearest
 from fedstride.engine.local import Local
 from fedstride.engine.protocol import BEFORE, Clients, Contents, Engine, Order, Reply, Task
 from fedstride.engine.torchrun import Torchrun
-from fedstride.errors import InvalidInput, nearest
 
 __all__ = ["BEFORE", "Clients", "Contents", "Engine", "Local", "Order", "Reply", "Task", "Torchrun", "engine"]
 

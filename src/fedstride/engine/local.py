@@ -21,19 +21,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedstride.client.site import Samples
-from fedstride.engine.door import Admitted, admit
-from fedstride.engine.pace import Pace
+from fedstride.client.chunk import Samples
+from fedstride.client.exchange import Exchange
+from fedstride.core.errors import InvalidInput, nearest
+from fedstride.core.losses import Loss, correct
+from fedstride.core.model import Replica
+from fedstride.core.rows import State, Vec
+from fedstride.engine.admission import Admitted, admit
 from fedstride.engine.protocol import BEFORE, Contents, Order, Reply, Task
 from fedstride.engine.store import store
 from fedstride.engine.worker import Worker
-from fedstride.errors import InvalidInput, nearest
-from fedstride.losses import Loss, correct
-from fedstride.model import Replica
+from fedstride.engine.worker_count import Pace
 from fedstride.oracle.choice import ORACLES
-from fedstride.rows import State, Vec
 from fedstride.wire import Aggregator
-from fedstride.work import Exchange
 
 EVALUATION_CHUNK = 1000  # samples; fixed, so that the bits are
 log = logging.getLogger("fedstride")

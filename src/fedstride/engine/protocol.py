@@ -11,11 +11,11 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from fedstride.client.site import Samples
+from fedstride.client.chunk import Samples
+from fedstride.client.exchange import Exchange
+from fedstride.core.losses import Loss
+from fedstride.core.rows import State, Vec
 from fedstride.data.federation import Federation, Lazy
-from fedstride.losses import Loss
-from fedstride.rows import State, Vec
-from fedstride.work import Exchange
 
 BEFORE = -1  # the round of an exchange before the first
 
@@ -38,7 +38,7 @@ class Task:
     contrast: bool = False  # the objective compares the features of several models
     full: bool = False  # the algorithm asks for gradients of all samples, whatever the batch size
     mixed: bool = False  # forward passes in bfloat16
-    normalise: bool = False  # inputs are scaled before the model sees them, as orders say: see normalise.py
+    normalise: bool = False  # inputs are scaled before the model sees them, as orders say: see core/normalise.py
     folder: Path | None = None  # of the checkpoints
     keep: int = 1  # so many of them
 
@@ -110,7 +110,7 @@ class Clients(Protocol):
 class Engine(Protocol):
     @property
     def leads(self) -> bool:
-        """Whether this process holds the session; one that does not, follows: see engine/torchrun.py."""
+        """Whether this process holds the session; one that does not, follows: see engine/torchrun/engine.py."""
         ...
 
     def open(self, task: Task, exchanges: Mapping[str, Exchange], fresh: Callable[[Vec], State]) -> Clients:

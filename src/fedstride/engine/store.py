@@ -14,8 +14,8 @@ from typing import BinaryIO
 import torch
 from torch import Tensor
 
-from fedstride.errors import Corrupt, InvalidInput, Unsaved
-from fedstride.rows import State, Vec
+from fedstride.core.errors import Corrupt, InvalidInput, Unsaved
+from fedstride.core.rows import State, Vec
 
 LIMIT = 2**30  # bytes that all clients together may keep in RAM
 NONE = -1  # the slot of a client whose state is fresh

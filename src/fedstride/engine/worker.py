@@ -11,17 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedstride import processor
-from fedstride.client.plan import Plan
-from fedstride.client.site import Samples, Site, Spans
+from fedstride.client.chunk import Samples, Site, Spans
+from fedstride.client.context import Plan
+from fedstride.client.exchange import Exchange, Upload
+from fedstride.core.errors import FedstrideError
+from fedstride.core.model import Replica, likes_channels_last
+from fedstride.core.normalise import INPUTS, scaled, scaled_by_itself
+from fedstride.core.rows import Col, Rows, State, Vec
 from fedstride.data.federation import Lazy, TensorClient
+from fedstride.engine import processor
 from fedstride.engine.protocol import Order, Task
-from fedstride.errors import FedstrideError
-from fedstride.model import Replica, likes_channels_last
-from fedstride.normalise import INPUTS, scaled, scaled_by_itself
 from fedstride.oracle.choice import Case, choose
-from fedstride.rows import Col, Rows, State, Vec
-from fedstride.work import Exchange, Upload
 
 SPAN = 256  # most samples of a client whose Gram matrix is worth its making
 SPAN_NUMBERS = 2**25  # of all clients' Gram matrices together: they are kept

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fedstride.errors import InvalidInput, nearest
+from fedstride.core.errors import InvalidInput, nearest
 from fedstride.models.cnn import McMahanCNN, SmallCNN
 from fedstride.models.linear import MLP, Softmax
 from fedstride.models.network import Network

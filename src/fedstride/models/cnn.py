@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from fedstride.errors import decay
+from fedstride.core.errors import decay
 from fedstride.models.network import Network, Shape, images
 
 

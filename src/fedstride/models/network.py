@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from fedstride.errors import InvalidInput
+from fedstride.core.errors import InvalidInput
 
 Shape = tuple[int, ...]  # of one sample
 

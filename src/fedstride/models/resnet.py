@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedstride.errors import InvalidInput
+from fedstride.core.errors import InvalidInput
 from fedstride.models.network import Network, Shape, images
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from fedstride.errors import InvalidInput
+from fedstride.core.errors import InvalidInput
 from fedstride.models.network import Network, Shape
 
 

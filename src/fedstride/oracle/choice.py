@@ -11,14 +11,14 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedstride.errors import Refused
-from fedstride.losses import Loss
-from fedstride.model import Replica, own_randomness
+from fedstride.core.errors import Refused
+from fedstride.core.losses import Loss
+from fedstride.core.model import Replica, own_randomness
+from fedstride.core.rows import repeat
 from fedstride.oracle.linear import Form, form_of
 from fedstride.oracle.loop import Loop
 from fedstride.oracle.protocol import Batch, Meter
 from fedstride.oracle.vmap import Vmap
-from fedstride.rows import repeat
 
 ORACLES = ("auto", "linear", "vmap", "loop")
 LAUNCH_BOUND = 50e6  # FLOPs of a step below which starting operations costs more than doing them

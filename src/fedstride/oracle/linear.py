@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedstride import losses
-from fedstride.losses import Loss
+from fedstride.core import losses
+from fedstride.core.losses import Loss
+from fedstride.core.rows import Col, Rows, Vec, repeat
 from fedstride.models.network import Network
 from fedstride.oracle.protocol import Batch, Meter, Ray
-from fedstride.rows import Col, Rows, Vec, repeat
 
 CHANGED = ("forward", "features", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 Part = Callable[[Tensor, Tensor, Tensor], Tensor]

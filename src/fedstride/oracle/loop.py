@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedstride.losses import Loss
-from fedstride.model import Replica, own_randomness
+from fedstride.core.losses import Loss
+from fedstride.core.model import Replica, own_randomness
+from fedstride.core.rows import Col, Rows
 from fedstride.oracle.protocol import Batch, Contrast, Meter
-from fedstride.rows import Col, Rows
 
 
 class Loop:

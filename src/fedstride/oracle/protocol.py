@@ -7,8 +7,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from fedstride.model import Replica
-from fedstride.rows import Col, Rows
+from fedstride.core.model import Replica
+from fedstride.core.rows import Col, Rows
 
 Batch = tuple[Tensor, Tensor]
 Ray = Callable[[Col, list[int]], Col]  # (step sizes, rows) -> the loss of these rows that far along a direction

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
-from fedstride.losses import Loss
-from fedstride.model import Replica
+from fedstride.core.losses import Loss
+from fedstride.core.model import Replica
+from fedstride.core.rows import Col, Rows
 from fedstride.oracle.loop import Loop
 from fedstride.oracle.protocol import Batch, Meter
-from fedstride.rows import Col, Rows
 
 
 class Vmap:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Protocol
 
-from fedstride.rows import State, Vec
+from fedstride.core.rows import State, Vec
 from fedstride.server.adaptive import AdagradServer, AdamServer, YogiServer
 from fedstride.server.auto import Auto
 from fedstride.server.average import Average

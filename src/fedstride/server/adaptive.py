@@ -12,8 +12,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedstride.errors import betas, decay, positive
-from fedstride.rows import State, Vec
+from fedstride.core.errors import betas, decay, positive
+from fedstride.core.rows import State, Vec
 from fedstride.wire import Mean
 
 

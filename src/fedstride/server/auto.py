@@ -13,8 +13,8 @@ from typing import ClassVar
 import torch
 
 from fedstride.client.step.capped_polyak import radii, ratio, started
-from fedstride.errors import decay, not_negative
-from fedstride.rows import State, Vec, sq
+from fedstride.core.errors import decay, not_negative
+from fedstride.core.rows import State, Vec, sq
 from fedstride.wire import Mean
 
 MEMORY = 0.9  # of the gradients' mean squares, per round

@@ -12,8 +12,8 @@ from typing import ClassVar
 
 import torch
 
-from fedstride.errors import positive
-from fedstride.rows import State, Vec, norm, sq
+from fedstride.core.errors import positive
+from fedstride.core.rows import State, Vec, norm, sq
 from fedstride.wire import Mean
 
 

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 import torch
 
-from fedstride.errors import at_least_one, not_negative
-from fedstride.rows import State, Vec, sq
+from fedstride.core.errors import at_least_one, not_negative
+from fedstride.core.rows import State, Vec, sq
 from fedstride.wire import Mean
 
 

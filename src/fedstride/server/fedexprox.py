@@ -11,8 +11,8 @@ from typing import ClassVar
 
 import torch
 
-from fedstride.errors import InvalidInput, positive
-from fedstride.rows import State, Vec, sq
+from fedstride.core.errors import InvalidInput, positive
+from fedstride.core.rows import State, Vec, sq
 from fedstride.wire import Mean
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedstride.errors import positive
-from fedstride.rows import State, Vec
+from fedstride.core.errors import positive
+from fedstride.core.rows import State, Vec
 from fedstride.wire import Mean
 
 

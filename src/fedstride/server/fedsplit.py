@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedstride.rows import State, Vec
+from fedstride.core.rows import State, Vec
 from fedstride.wire import Mean
 
 

@@ -12,8 +12,8 @@ from typing import ClassVar
 
 import torch
 
-from fedstride.errors import at_least_one
-from fedstride.rows import State, Vec, dot
+from fedstride.core.errors import at_least_one
+from fedstride.core.rows import State, Vec, dot
 from fedstride.wire import Mean
 
 

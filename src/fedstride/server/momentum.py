@@ -11,8 +11,8 @@ from typing import ClassVar
 
 import torch
 
-from fedstride.errors import decay, positive
-from fedstride.rows import State, Vec
+from fedstride.core.errors import decay, positive
+from fedstride.core.rows import State, Vec
 from fedstride.wire import Mean
 
 

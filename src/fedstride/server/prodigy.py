@@ -12,8 +12,8 @@ from typing import ClassVar
 
 import torch
 
-from fedstride.errors import betas, positive
-from fedstride.rows import State, Vec, dot
+from fedstride.core.errors import betas, positive
+from fedstride.core.rows import State, Vec, dot
 from fedstride.wire import Mean
 
 

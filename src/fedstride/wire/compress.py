@@ -14,8 +14,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedstride.errors import InvalidInput
-from fedstride.rows import Rows
+from fedstride.core.errors import InvalidInput
+from fedstride.core.rows import Rows
 
 
 class Compressor(Protocol):

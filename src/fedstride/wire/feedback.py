@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from fedstride.rows import Rows, State, Vec
+from fedstride.core.rows import Rows, State, Vec
 from fedstride.wire.compress import Compressor, plain_bytes
 
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from torch import Size, Tensor
 
-from fedstride.rows import State
+from fedstride.core.rows import State
 
 
 @dataclass(frozen=True)

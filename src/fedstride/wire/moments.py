@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedstride.errors import InvalidInput
-from fedstride.rows import Vec
+from fedstride.core.errors import InvalidInput
+from fedstride.core.rows import Vec
 from fedstride.wire.secure import levels
 
 SAMPLES = 40  # bits of a client's number of samples

@@ -14,8 +14,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedstride.errors import InvalidInput
-from fedstride.rows import Rows, State, Vec
+from fedstride.core.errors import InvalidInput
+from fedstride.core.rows import Rows, State, Vec
 from fedstride.wire.mean import Aggregator, Node
 
 

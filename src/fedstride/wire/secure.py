@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedstride.errors import InvalidInput, positive
-from fedstride.rows import State, norm
+from fedstride.core.errors import InvalidInput, positive
+from fedstride.core.rows import State, norm
 
 MODULUS = 2**32  # of the sums
 LEAST = 3  # clients: of two, each would know what the other sent

@@ -6,7 +6,7 @@ from typing import ClassVar, Protocol
 
 from fedstride.client.drift.gradient_correction import GradientCorrection
 from fedstride.client.drift.scaffold import Scaffold
-from fedstride.rows import Col, Rows, State, Vec
+from fedstride.core.rows import Col, Rows, State, Vec
 
 __all__ = ["Drift", "GradientCorrection", "Scaffold"]
 

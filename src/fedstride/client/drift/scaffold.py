@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import torch
 
-from fedstride.rows import Col, Rows, State, Vec
+from fedstride.core.rows import Col, Rows, State, Vec
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar, Protocol
 
+from fedstride.client.chunk import Site
 from fedstride.client.gradient.iag import IAG
 from fedstride.client.gradient.minibatch import Minibatch
 from fedstride.client.gradient.noisy import Noisy
-from fedstride.client.site import Site
+from fedstride.core.rows import Col, Rows, Vec
 from fedstride.oracle import Oracle
-from fedstride.rows import Col, Rows, Vec
 
 __all__ = ["IAG", "Estimator", "Minibatch", "Noisy"]
 

@@ -14,10 +14,10 @@ from typing import ClassVar
 
 import torch
 
-from fedstride.client.site import Site
-from fedstride.errors import InvalidInput, positive
+from fedstride.client.chunk import Site
+from fedstride.core.errors import InvalidInput, positive
+from fedstride.core.rows import Col, Rows, Vec, repeat
 from fedstride.oracle import Oracle
-from fedstride.rows import Col, Rows, Vec, repeat
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedstride.client.site import Site
+from fedstride.client.chunk import Site
+from fedstride.core.rows import Col, Rows, Vec, repeat
 from fedstride.oracle import Oracle
-from fedstride.rows import Col, Rows, Vec, repeat
 
 
 @dataclass(frozen=True)

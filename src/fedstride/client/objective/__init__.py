@@ -10,7 +10,7 @@ from fedstride.client.objective.moon import Moon
 from fedstride.client.objective.plain import Plain
 from fedstride.client.objective.proximal import Proximal
 from fedstride.client.objective.terms import Terms
-from fedstride.rows import Rows, State, Vec
+from fedstride.core.rows import Rows, State, Vec
 
 __all__ = ["FedDynObjective", "FedSplitProx", "Moon", "Objective", "Plain", "Proximal", "Terms"]
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from fedstride.client.objective.terms import Terms
-from fedstride.errors import positive
-from fedstride.rows import Rows, State, Vec
+from fedstride.core.errors import positive
+from fedstride.core.rows import Rows, State, Vec
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedstride.client.objective.terms import Terms
-from fedstride.errors import positive
-from fedstride.rows import Rows, State, Vec
+from fedstride.core.errors import positive
+from fedstride.core.rows import Rows, State, Vec
 
 
 @dataclass(frozen=True)

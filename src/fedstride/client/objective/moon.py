@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedstride.client.objective.terms import Terms
-from fedstride.errors import not_negative, positive
-from fedstride.model import Replica
-from fedstride.rows import Rows, State, Vec
+from fedstride.core.errors import not_negative, positive
+from fedstride.core.model import Replica
+from fedstride.core.rows import Rows, State, Vec
 
 
 @dataclass(frozen=True)

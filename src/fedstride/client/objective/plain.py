@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedstride.client.objective.terms import Terms
-from fedstride.rows import Rows, State, Vec
+from fedstride.core.rows import Rows, State, Vec
 
 
 @dataclass(frozen=True)

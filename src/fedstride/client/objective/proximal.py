@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedstride.client.objective.terms import Terms
-from fedstride.errors import not_negative
-from fedstride.rows import Rows, State, Vec
+from fedstride.core.errors import not_negative
+from fedstride.core.rows import Rows, State, Vec
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedstride.core.rows import Rows
 from fedstride.oracle import Contrast
-from fedstride.rows import Rows
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from fedstride.client.plan import Plan
+from fedstride.client.context import Plan
 from fedstride.client.step.adamw import AdamW
 from fedstride.client.step.adaptive import Adagrad, Adam
 from fedstride.client.step.armijo import Armijo
@@ -16,8 +16,8 @@ from fedstride.client.step.momentum import Momentum
 from fedstride.client.step.ngn import NGN
 from fedstride.client.step.polyak import Polyak
 from fedstride.client.step.schedule import Exponential, Stepwise
+from fedstride.core.rows import Col, Rows, State, Vec
 from fedstride.oracle import Oracle
-from fedstride.rows import Col, Rows, State, Vec
 
 __all__ = [
     "NGN",

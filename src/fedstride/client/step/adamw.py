@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedstride.client.plan import Plan
+from fedstride.client.context import Plan
 from fedstride.client.step.adaptive import Adam
 from fedstride.client.step.schedule import Schedule
-from fedstride.errors import betas, not_negative, positive
+from fedstride.core.errors import betas, not_negative, positive
+from fedstride.core.rows import Col, Rows, State, Vec
 from fedstride.oracle import Oracle
-from fedstride.rows import Col, Rows, State, Vec
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import torch
 
-from fedstride.client.plan import Plan
-from fedstride.errors import InvalidInput, at_least_one, fraction, nearest, positive
+from fedstride.client.context import Plan
+from fedstride.core.errors import InvalidInput, at_least_one, fraction, nearest, positive
+from fedstride.core.rows import Col, Rows, State, Vec, sq
 from fedstride.oracle import Oracle, along
-from fedstride.rows import Col, Rows, State, Vec, sq
 
 RESETS = ("keep", "max", "grow")
 TRIALS = 100  # most trials of one search

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedstride.client.plan import Plan
-from fedstride.errors import positive
+from fedstride.client.context import Plan
+from fedstride.core.errors import positive
+from fedstride.core.rows import Col, Rows, State, Vec, dot, repeat, sq
 from fedstride.oracle import Oracle
-from fedstride.rows import Col, Rows, State, Vec, dot, repeat, sq
 
 WARM_UP = 10  # rounds: untrained networks are easily ruined by long steps
 

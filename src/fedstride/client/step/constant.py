@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import torch
 
-from fedstride.client.plan import Plan
+from fedstride.client.context import Plan
 from fedstride.client.step.schedule import Schedule, rate
-from fedstride.errors import positive
+from fedstride.core.errors import positive
+from fedstride.core.rows import Col, Rows, State, Vec
 from fedstride.oracle import Oracle
-from fedstride.rows import Col, Rows, State, Vec
 
 
 def fednova_weight(eta: Col, tau: Col, mu: float) -> Col:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import torch
 
-from fedstride.client.plan import Plan
-from fedstride.errors import not_negative, positive
+from fedstride.client.context import Plan
+from fedstride.core.errors import not_negative, positive
+from fedstride.core.rows import Col, Rows, State, Vec, norm
 from fedstride.oracle import Oracle
-from fedstride.rows import Col, Rows, State, Vec, norm
 
 
 @dataclass(frozen=True)

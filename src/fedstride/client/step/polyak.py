@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import torch
 
-from fedstride.client.plan import Plan
-from fedstride.errors import at_least_one, finite, positive
+from fedstride.client.context import Plan
+from fedstride.core.errors import at_least_one, finite, positive
+from fedstride.core.rows import Col, Rows, State, Vec, sq
 from fedstride.oracle import Oracle
-from fedstride.rows import Col, Rows, State, Vec, sq
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from fedstride.errors import InvalidInput, positive
+from fedstride.core.errors import InvalidInput, positive
 
 
 class Schedule(Protocol):

@@ -5,7 +5,7 @@ What travels, and how nodes remember, is in records.py and memory.py; nothing of
 
 from __future__ import annotations
 
-from fedstride.errors import InvalidInput
+from fedstride.core.errors import InvalidInput
 
 try:
     import flwr  # noqa: F401

@@ -15,19 +15,19 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from fedstride.algorithm import Algorithm
-from fedstride.client.site import Samples
-from fedstride.engine.door import admit
+from fedstride.client.chunk import Samples
+from fedstride.client.exchange import MOMENTS, Exchange, Upload, layout
+from fedstride.core.errors import Corrupt, InvalidInput, tell
+from fedstride.core.model import Replica
+from fedstride.core.normalise import scaled
+from fedstride.core.rows import State, Vec
+from fedstride.engine.admission import admit
 from fedstride.engine.flower import memory, records, secure
 from fedstride.engine.flower.nodes import Nodes, log
 from fedstride.engine.local import Answer, answer, evaluation_parts, replied, score
 from fedstride.engine.protocol import Contents, Order, Reply, Task
-from fedstride.errors import Corrupt, InvalidInput, tell
-from fedstride.model import Replica
-from fedstride.normalise import scaled
-from fedstride.rows import State, Vec
 from fedstride.wire import Aggregator
 from fedstride.wire.secure import Secure
-from fedstride.work import MOMENTS, Exchange, Upload, layout
 
 GRACE = 60.0  # seconds that a message outlives its deadline: clocks differ
 

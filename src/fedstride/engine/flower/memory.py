@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedstride.checkpoint import replace_file
-from fedstride.errors import Corrupt, FedstrideError
-from fedstride.rows import State
-from fedstride.wire.message import pack, unpack
+from fedstride.core.errors import Corrupt, FedstrideError
+from fedstride.core.files import replace_file
+from fedstride.core.message import pack, unpack
+from fedstride.core.rows import State
 
 FOLDER = "fedstride-memory"
 

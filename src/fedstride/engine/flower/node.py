@@ -16,10 +16,13 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
-from fedstride import check, losses
 from fedstride.algorithm import Algorithm
+from fedstride.algorithm.sampling import sampler
+from fedstride.client.exchange import MOMENTS, Upload, exchanges
 from fedstride.client.local import Options
 from fedstride.client.objective import Moon
+from fedstride.core import losses
+from fedstride.core.errors import FedstrideError, InvalidInput, Refused
 from fedstride.data.federation import Federation, Found
 from fedstride.engine.flower import records, secure
 from fedstride.engine.flower.memory import FOLDER, Memory
@@ -28,10 +31,8 @@ from fedstride.engine.flower.secagg import masked
 from fedstride.engine.local import one_thread
 from fedstride.engine.protocol import Order, Task
 from fedstride.engine.worker import Worker
-from fedstride.errors import FedstrideError, InvalidInput, Refused
-from fedstride.sampling import sampler
+from fedstride.training import validate
 from fedstride.wire.secure import Layout
-from fedstride.work import MOMENTS, Upload, exchanges
 
 log = logging.getLogger("flwr.fedstride")  # Flower shows what is under its own name
 STATISTICS, MODEL = "statistics", "model"  # beside what the algorithm remembers, in a file
@@ -100,11 +101,11 @@ class Station:
 
     @cached_property
     def mixed(self) -> bool:
-        return check.mixed_of(self.given.get("precision"), self.model)
+        return validate.mixed_of(self.given.get("precision"), self.model)
 
     @property
     def normalise(self) -> bool:
-        return check.normalise_of(self.given.get("normalise", False), self.algorithm, self.model)
+        return validate.normalise_of(self.given.get("normalise", False), self.algorithm, self.model)
 
     def task(self, found: Found) -> Task:
         given, a = self.given, self.algorithm
@@ -129,18 +130,18 @@ class Station:
     def tried_out(self) -> tuple[Found, str]:
         """What the model does with the data here, and a warning if features need scaling; refuses what does not fit."""
         _ = self.mixed  # before anything computes
-        probed = check.try_out(self.model, self.project.loss, self.clients, None, self.normalise)
+        probed = validate.try_out(self.model, self.project.loss, self.clients, None, self.normalise)
         warning = ""
         if self.normalise:
             secure.check_inputs(self.settings.get("secure"), self.clients[0].take()[0])
-        elif not check.is_normalised(self.model):
-            warning, _ = check.look_at_scales(self.clients, probed.inputs, self.algorithm.privacy is not None)
+        elif not validate.is_normalised(self.model):
+            warning, _ = validate.look_at_scales(self.clients, probed.inputs, self.algorithm.privacy is not None)
         found = Found(probed.reduction, probed.moving, probed.random, probed.features)
         given = self.given
-        steps = check.steps_of(
+        steps = validate.steps_of(
             given.get("local_steps"), given.get("epochs"), given.get("batch_size"), self.clients.sizes
         )
-        check.fits(self.algorithm, self.task(found), self.options, sampler(None, 1), steps, tested=False)
+        validate.fits(self.algorithm, self.task(found), self.options, sampler(None, 1), steps, tested=False)
         return found, warning
 
     def worker(self, found: Found) -> Worker:

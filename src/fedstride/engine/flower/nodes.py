@@ -11,9 +11,9 @@ from typing import Any, cast
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from fedstride.core.errors import InvalidInput, tell
 from fedstride.data.federation import Found
 from fedstride.engine.flower import records
-from fedstride.errors import InvalidInput, tell
 
 log = logging.getLogger("flwr.fedstride")  # Flower shows what is under its own name
 TOGETHER = 64  # replies that are fetched in one call, and are in memory together

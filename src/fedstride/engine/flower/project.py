@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import fedstride
-from fedstride import check
-from fedstride.config import NOTHING, algorithm_of
-from fedstride.errors import InvalidInput
-from fedstride.losses import Loss
+from fedstride.app.config import NOTHING, algorithm_of
+from fedstride.core.errors import InvalidInput
+from fedstride.core.losses import Loss
+from fedstride.training import validate
 
 Settings = dict[str, Any]
 ARGUMENTS = (  # of fs.train; a setting of such a name goes there, with dashes for underscores
@@ -49,7 +49,7 @@ def arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
     known = {"algorithm": "auto", "seed": 0, **{name: given[name] for name in ARGUMENTS if name in given}}
     for name, least in (("rounds", 1), ("seed", 0), ("batch_size", 1)):
         if name != "batch_size" or known.get(name) is not None:
-            known[name] = check.whole(name, known.get(name), least)
+            known[name] = validate.whole(name, known.get(name), least)
     if not isinstance(known["algorithm"], str):
         raise InvalidInput(f'algorithm={known["algorithm"]!r} is not usable; expected a text, as in "fedexp(lr=0.1)".')
     return {**known, "algorithm": algorithm_of(known["algorithm"])}

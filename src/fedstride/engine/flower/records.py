@@ -12,12 +12,12 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
+from fedstride.client.exchange import Upload
+from fedstride.core.errors import FedstrideError, InvalidInput
+from fedstride.core.rows import State, sq
 from fedstride.data.federation import Found
 from fedstride.engine.protocol import Order
-from fedstride.errors import FedstrideError, InvalidInput
-from fedstride.rows import State, sq
-from fedstride.wire.code import decode, encode
-from fedstride.work import Upload
+from fedstride.wire.sparse import decode, encode
 
 T = TypeVar("T")
 COUNTS = ("finite", "gradients", "forwards")  # metrics that are whole numbers
@@ -146,7 +146,7 @@ def _needed(fields: Mapping[str, T]) -> dict[str, T]:
 
 
 def _named(record: ArrayRecord) -> dict[str, dict[str, Array]]:
-    """The parts of every vector: see wire/code.py."""
+    """The parts of every vector: see wire/sparse.py."""
     found = dict[str, dict[str, Array]]()
     for key, array in record.items():
         name, dot, part = key.partition(".")

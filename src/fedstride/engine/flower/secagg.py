@@ -25,7 +25,7 @@ from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECOR
 from flwr.server.workflow.constant import Key as WorkflowKey
 from torch import Tensor
 
-from fedstride.errors import FedstrideError, InvalidInput
+from fedstride.core.errors import FedstrideError, InvalidInput
 from fedstride.wire.moments import MomentSum
 from fedstride.wire.secure import LEAST, Layout
 

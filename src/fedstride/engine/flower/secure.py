@@ -13,15 +13,15 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from torch import Tensor
 
 from fedstride.algorithm import Algorithm
-from fedstride.config import NOTHING, parse_setting, split
+from fedstride.app.config import NOTHING, parse_setting, split
+from fedstride.client.exchange import MOMENTS, Upload
+from fedstride.core.errors import InvalidInput, Refused, tell
+from fedstride.core.rows import State, Vec, sq
 from fedstride.engine.flower import records
 from fedstride.engine.flower.secagg import NotSummed, Total, secure_sum
 from fedstride.engine.protocol import Order, Reply
-from fedstride.errors import InvalidInput, Refused, tell
-from fedstride.rows import State, Vec, sq
 from fedstride.wire.moments import MomentSum, beyond
 from fedstride.wire.secure import COUNTS, LEAST, MEANS, Layout, Secure, Summed
-from fedstride.work import MOMENTS, Upload
 
 if TYPE_CHECKING:
     from fedstride.engine.flower.clients import FlowerClients

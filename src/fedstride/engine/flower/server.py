@@ -10,18 +10,19 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedstride import check, run
-from fedstride.config import NOTHING
+from fedstride.app.config import NOTHING
+from fedstride.app.progress import line
+from fedstride.core.errors import positive, tell
 from fedstride.data.federation import elsewhere
 from fedstride.engine.flower.clients import Flower
 from fedstride.engine.flower.nodes import Nodes, log
 from fedstride.engine.flower.project import Project, arguments, identity
 from fedstride.engine.flower.secure import secure_of
-from fedstride.errors import positive, tell
-from fedstride.guard import Guard
-from fedstride.live import line
-from fedstride.result import Run
-from fedstride.run import Event
+from fedstride.training import train as training
+from fedstride.training import validate
+from fedstride.training.guard import Guard
+from fedstride.training.result import Run
+from fedstride.training.train import Event
 
 DEADLINE = 600  # seconds of an exchange, and of the roll call
 
@@ -61,7 +62,7 @@ def train(
             log.info("round %d of %d: %s", event.round, given["rounds"], line(event.metrics))
 
     out = own.get("out") or NOTHING
-    result = run.train(
+    result = training.train(
         model,
         project.loss,
         elsewhere(nodes.sizes, nodes.found),
@@ -79,7 +80,7 @@ def train(
 
 def gathered(project: Project, grid: Grid, settings: Mapping[str, Any]) -> Nodes:
     """The nodes of a run, when all of them are there."""
-    model, clients = project.build(dict(settings)), check.whole("clients", settings.get("clients"))
+    model, clients = project.build(dict(settings)), validate.whole("clients", settings.get("clients"))
     nodes = Nodes(grid, _text(settings), clients, lambda moving: identity(model, moving))
     nodes.gather(settings.get("deadline", DEADLINE))
     log.info("%d clients are here, with %d samples", nodes.clients, sum(nodes.sizes))

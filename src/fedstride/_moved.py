@@ -1,0 +1,44 @@
+"""Where modules went: the old names work for one more release, with a warning, and give the same modules."""
+
+import importlib
+import sys
+import warnings
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+INTO = {
+    "core": "rows model losses errors normalise",
+    "algorithm": "recipes sampling privacy",
+    "engine": "faults processor",
+    "training": "session snapshot guard history checkpoint result",
+    "app": "config loggers cli report diagnose deploy",
+    "research": "papers bench verify",
+}
+RENAMED = (
+    "client.plan=client.context client.site=client.chunk work=client.exchange wire.code=wire.sparse wire.message=core.message "
+    "engine.door=engine.admission engine.pace=engine.worker_count engine.link=engine.torchrun.process_group "
+    "run=training.train check=training.validate job=app.run_folder study=app.sweep live=app.progress"
+)
+MOVED = {name: f"{package}.{name}" for package, names in INTO.items() for name in names.split()}
+MOVED |= dict(pair.split("=") for pair in RENAMED.split())
+MOVED = {f"fedstride.{old}": f"fedstride.{new}" for old, new in MOVED.items()}
+
+
+class Moved:
+    """Finds modules by their old names. It comes first, so that a submodule of a moved package is not loaded twice."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        old = name.startswith("fedstride.") and next((o for o in MOVED if f"{name}.".startswith(f"{o}.")), None)
+        if not old:
+            return None
+        new = MOVED[old] + name.removeprefix(old)
+        warnings.warn(f"{name} is now {new}; the old name goes in the next release.", DeprecationWarning, stacklevel=2)
+        return ModuleSpec(name, self, origin=new)  # type: ignore[arg-type]
+
+    create_module = staticmethod(lambda spec: None)
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = importlib.import_module(module.__spec__.origin)  # type: ignore[union-attr, arg-type]
+
+
+sys.meta_path.insert(0, Moved())

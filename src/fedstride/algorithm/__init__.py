@@ -1,0 +1,5 @@
+"""Algorithms: what they are made of, what does not go together, and all that have a name."""
+
+from fedstride.algorithm.compose import Algorithm
+
+__all__ = ["Algorithm"]

@@ -1,0 +1,78 @@
+"""The composition: an algorithm is a choice of few orthogonal parts; what makes no sense is refused, with the reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fedstride.algorithm.compatibility import REFUSALS, check_kinds
+from fedstride.algorithm.privacy import Privacy
+from fedstride.client.drift import Drift
+from fedstride.client.gradient import Estimator, Minibatch
+from fedstride.client.objective import Objective, Plain, Proximal
+from fedstride.client.step import (
+    Constant,
+    Step,
+)
+from fedstride.core.errors import InvalidInput, nearest
+from fedstride.core.rows import State, Vec
+from fedstride.server import Average, Server
+from fedstride.wire import Compressor, Robust, feedback
+
+UNBOUNDED = ("loss", "mean_squares")  # what `auto` does without under privacy
+READOUTS = ("server", "last", "average")
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """objective x gradient estimator x drift correction x client step rule x compressor x server rule."""
+
+    step: Step = field(default_factory=Constant)
+    server: Server = field(default_factory=Average)
+    objective: Objective = field(default_factory=Plain)
+    gradient: Estimator = field(default_factory=Minibatch)
+    drift: Drift | None = None
+    up: Compressor | None = None  # of the update; with gradient correction, of the exchanged gradient
+    down: Compressor | None = None  # of the exchanged gradient's mean
+    error_feedback: bool | None = None  # None: wherever there is a compressor
+    aggregate: Robust | None = None  # None: the weighted mean
+    privacy: Privacy | None = None
+    readout: str = "server"  # what is evaluated and returned: what the server rule says, "last", or "average"
+    name: str = "custom"
+
+    def __post_init__(self) -> None:
+        check_kinds(self)
+        if self.readout not in READOUTS:
+            raise InvalidInput(
+                f"Algorithm: readout={self.readout!r} is unknown; {nearest(str(self.readout), READOUTS)}"
+            )
+        for refusal in REFUSALS:
+            refusal(self)
+
+    @property
+    def exchanges_gradients(self) -> bool:
+        return self.drift is not None and self.drift.exchanges_gradients
+
+    @property
+    def feeds_back_up(self) -> bool:
+        return self.up is not None and self.error_feedback is not False
+
+    @property
+    def feeds_back_down(self) -> bool:
+        return self.down is not None and self.error_feedback is not False
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What clients upload beside the update."""
+        private = self.privacy is not None
+        more = ("below",) if self.privacy is not None and self.privacy.quantile is not None else ()
+        return (*(name for name in self.server.needs if not private or name not in UNBOUNDED), *more)
+
+    @property
+    def prox(self) -> float:
+        """mu of the proximal term, 0 without one."""
+        return self.objective.mu if isinstance(self.objective, Proximal) else 0.0
+
+    def memory(self, x: Vec) -> State:
+        """What a client that never took part remembers."""
+        drift = self.drift.memory(x) if self.drift is not None else {}
+        return {**self.objective.memory(x), **drift, **(feedback.memory(x) if self.feeds_back_up else {})}

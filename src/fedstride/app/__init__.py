@@ -1,0 +1,1 @@
+"""What people use: the command line, run folders, sweeps, reports, diagnosis, deployment."""

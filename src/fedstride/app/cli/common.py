@@ -1,0 +1,70 @@
+"""What the commands share."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedstride.core.errors import FedstrideError, FedstrideWarning, GivenUp, Unsaved
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
+
+
+@contextmanager
+def errors_without_traceback() -> Iterator[None]:
+    """Exit code 1 for a run that could not go on, 2 for arguments that cannot be used. Warnings are lines too."""
+
+    def say(kind: str, message: object, style: str) -> None:
+        Console(stderr=True).print(f"{kind}: {message}", style=style, markup=False, highlight=False, soft_wrap=True)
+
+    def warn(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, FedstrideWarning):
+            say("Warning", message, "yellow")
+        else:
+            usual(message, category, *where, **more)
+
+    usual, warnings.showwarning = warnings.showwarning, warn
+    try:
+        yield
+    except FedstrideError as error:
+        say("Error", error, "red")
+        raise typer.Exit(1 if isinstance(error, GivenUp | Unsaved) else 2) from error
+    except OSError as error:  # a folder that may not be read, a name that is too long
+        say("Error", error, "red")
+        raise typer.Exit(2) from error
+    finally:
+        warnings.showwarning = usual
+
+
+def wide_console() -> Console:
+    """A file has room for wide tables."""
+    console = Console()
+    return console if console.is_terminal else Console(width=160)
+
+
+@contextmanager
+def kept_on_interrupt(command: str) -> Iterator[None]:
+    """End the workers at once after Ctrl-C or SIGTERM, and say how to go on."""
+
+    def stop(*_: object) -> None:
+        for child in multiprocessing.active_children():
+            child.terminate()
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        message = f"Interrupted. What was computed is kept; go on with: {command}"
+        Console(stderr=True).print(message, markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(130) from error
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,122 @@
+"""fedstride reproduce: the papers' experiments, repeated."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from fedstride.app.cli.common import Json, errors_without_traceback, kept_on_interrupt, wide_console
+from fedstride.core.errors import InvalidInput, nearest
+
+if TYPE_CHECKING:
+    from fedstride.app.sweep import Tell
+    from fedstride.research.papers import Experiment
+
+STYLES = {"agrees": "green", "in kind": "cyan", "differs": "bold red", "not run": "dim"}
+
+
+def reproduce(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="An experiment, a paper's number, or `all`; without it: the list of experiments."),
+    ] = None,
+    scale: Annotated[str, typer.Option(help="`small`: minutes on two cores; `paper`: the paper's own size.")] = "small",
+    seeds: Annotated[int, typer.Option(min=1, help="How many times, with other seeds.")] = 1,
+    out: Annotated[Path, typer.Option(help="Folder for records, pages and what was computed.")] = Path(
+        "runs/reproduce"
+    ),
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print one Markdown table of all records in --out instead.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Repeat an experiment of a paper: its figure, ours, and whether they agree.
+
+    What was computed is kept: the same command goes on where it was interrupted. A figure that differs is a
+    measurement, not an error: the exit code is 0; it is 2 for arguments that cannot be used.
+    """
+    from fedstride.research.papers import page, select
+    from fedstride.research.papers.experiment import SCALES
+
+    with errors_without_traceback():
+        if scale not in SCALES:
+            raise InvalidInput(f"--scale {scale!r} is unknown; {nearest(scale, SCALES)}")
+        if name is None and not markdown:
+            _list(as_json)
+            return
+        chosen = select(name) if name else []
+        with kept_on_interrupt(f"fedstride reproduce {name} --scale {scale} --seeds {seeds} --out {out}"):
+            records = [_measured(experiment, scale, seeds, out, quiet=as_json or markdown) for experiment in chosen]
+        if as_json:
+            typer.echo(json.dumps(records, indent=2, ensure_ascii=False))
+        elif markdown:
+            typer.echo(page.markdown(page.read(out)))
+
+
+def _list(as_json: bool) -> None:
+    from fedstride.research.papers import select
+
+    every = select("all")
+    if as_json:
+        typer.echo(json.dumps([{"name": e.name, "title": e.title} for e in every], indent=2))
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("experiment", no_wrap=True, style="bold")
+    table.add_column("what it is")
+    for experiment in every:
+        table.add_row(experiment.name, experiment.title)
+    wide_console().print(table)
+    typer.echo("Run one with `fedstride reproduce NAME`, those of a paper by its number, or `all`.")
+
+
+def _measured(experiment: Experiment, scale: str, seeds: int, out: Path, quiet: bool) -> dict[str, Any]:
+    """Run one, write its files, show its table."""
+    from fedstride.research.papers import Lab, page
+
+    with _progress(experiment.name) as tell:
+        lab = Lab(scale, seeds, out, tell)
+        outcome = experiment.measure(lab)
+    found = page.record(experiment, lab, outcome)
+    paths = page.write(found, outcome.pictures, out)
+    if not quiet:
+        console = wide_console()
+        console.print(f"\n{experiment.title} ({experiment.name}, {scale} scale)", style="bold", highlight=False)
+        console.print(_table(found["claims"]))
+        typer.echo(f"Written: {' and '.join(map(str, paths))}")
+    return found
+
+
+def _table(claims: list[dict[str, str]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("claim", "paper", "ours"):
+        table.add_column(title, ratio=1)
+    table.add_column("verdict", no_wrap=True)
+    for claim in claims:
+        words = [Text(claim[key]) for key in ("what", "paper", "ours")]
+        table.add_row(*words, Text(claim["verdict"], STYLES[claim["verdict"]]))
+    return table
+
+
+@contextmanager
+def _progress(name: str) -> Iterator[Tell]:
+    """On standard error: a bar on a terminal, else a line for each cell."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda done, total, cell: console.print(
+            f"{name}: {done} of {total} {cell}".strip(), markup=False, highlight=False, soft_wrap=True
+        )
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[cell]}", markup=False))
+    with Progress(TextColumn("{task.description}"), *columns, console=console, transient=True) as bar:
+        task = bar.add_task(name, total=None, cell="")
+        yield lambda done, total, cell: bar.update(task, completed=done, total=total, cell=cell)

@@ -1,0 +1,226 @@
+"""fedstride run, compare and report: train into a folder, side by side, and draw what happened."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import statistics
+import sys
+from contextlib import suppress
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from fedstride.app.cli.common import errors_without_traceback
+from fedstride.app.config import TASKS, Config, parse_algorithm, parse_setting, resolve, split, to_toml
+from fedstride.app.progress import Stopped, line, shown, stop_after_round
+from fedstride.core.errors import Ended, GivenUp, InvalidInput
+from fedstride.core.files import replace_file
+from fedstride.engine.torchrun import Torchrun, launched
+from fedstride.engine.torchrun.process_group import LEADER, Link
+
+Task = Annotated[str, typer.Argument(help=f"One of {', '.join(TASKS)}.")]
+Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds of communication.")]
+File = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="A TOML file with settings.")]
+Settings = Annotated[
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="A single setting, such as training.batch_size=32.")
+]
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="The folder to write; a new one under runs/ by default.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the result.")]
+
+
+def run(
+    task: Task = "digits",
+    algorithm: Annotated[
+        str | None, typer.Option(help="A name of `fedstride algorithms`, or NAME(key=value,...).")
+    ] = None,
+    rounds: Rounds = None,
+    config: File = None,
+    settings: Settings = [],  # noqa: B006 (typer reads it)
+    out: Out = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder's checkpoint.")] = False,
+    quiet: Quiet = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON line per round, and nothing else.")] = False,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Show all values with their meaning, and stop.")
+    ] = False,
+) -> None:
+    """Train a model on federated data; leaves a folder with model, history, configuration and report."""
+    with errors_without_traceback():
+        chosen = _resolve(task, config, settings, rounds, algorithm)
+        if print_config:
+            typer.echo(to_toml(chosen, meanings=True), nl=False)
+            return
+        folder = out or _new_folder(f"{chosen.task}-{chosen.algorithm['name']}")
+        mode = "json" if as_json else "quiet" if quiet else "live"
+        finished = _one(chosen, folder, resume, mode)
+        if finished and not as_json:
+            typer.echo(f"{finished}\nreport: {folder / 'report.html'}")
+
+
+def compare(
+    task: Task = "digits",
+    algorithms: Annotated[
+        str, typer.Option(help="Names, separated by commas; arguments as in fedavg(lr=0.03).")
+    ] = "auto,fedavg",
+    seeds: Annotated[int, typer.Option(min=1, help="Runs per algorithm.")] = 3,
+    target: Annotated[float | None, typer.Option(help="Test accuracy to reach; rounds to it are counted.")] = None,
+    rounds: Rounds = None,
+    config: File = None,
+    settings: Settings = [],  # noqa: B006 (typer reads it)
+    out: Out = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run algorithms on the same data and seeds; ends with a table and one report. Runs already there are kept."""
+    from fedstride.app.report import write
+
+    with errors_without_traceback():
+        names = split(algorithms)
+        jobs = {
+            (name, seed): _resolve(task, config, [*settings, f"training.seed={seed}"], rounds, name)
+            for name in names
+            for seed in range(seeds)
+        }
+        folder = out or _new_folder(f"{task}-compare")
+        for (name, seed), chosen in jobs.items():
+            title = f"{name}, seed {seed}"
+            try:
+                _one(chosen, folder / _folder_name(name, seed), True, "quiet" if quiet else "live", title)
+            except GivenUp as error:
+                typer.echo(f"{title}: {error}", err=True)
+        if launched() and not Torchrun().leads:
+            return
+        listed: list[dict[str, Any]] = [{"folder": _folder_name(n, s), "algorithm": n, "seed": s} for n, s in jobs]
+        index = {
+            "task": task,
+            "target": target,
+            "runs": [r for r in listed if (folder / r["folder"] / "history.jsonl").is_file()],
+        }
+        replace_file(folder / "compare.json", json.dumps(index, indent=2))
+        width = None if sys.stdout.isatty() else 110  # a file has room
+        Console(width=width).print(_table(folder, index))
+        typer.echo(f"report: {write(folder)}")
+
+
+def report(folder: Annotated[Path, typer.Argument(help="A folder that run or compare wrote.")]) -> None:
+    """Draw the report of a run or comparison again."""
+    from fedstride.app.report import write
+
+    with errors_without_traceback():
+        typer.echo(write(folder))
+
+
+def _one(config: Config, folder: Path, resume: bool, mode: str, title: str | None = None) -> str | None:
+    """One run into its folder; what there is to say of it, or None if it was stopped."""
+    from fedstride.app import run_folder
+    from fedstride.app.report import write
+
+    title = title or f"{config.task}, {config.algorithm['name']}"
+    link = Link(torch.device(config.arguments(None)["device"] or "cpu")) if launched() else None
+    if link is not None and link.rank != LEADER:
+        _follow(config, link)
+        return None
+    found = run_folder.status(folder)
+    if found != "new" and not resume:
+        raise InvalidInput(f"--out {folder}: it holds a run already; go on with --resume, or choose another folder.")
+    if found != "new" and to_toml(resolve(file=folder / run_folder.CONFIG)) != to_toml(config):
+        raise InvalidInput(f"--out {folder}: it holds a run with another configuration; choose another folder.")
+    if link is not None:
+        link.agree(found != "finished")
+    if found == "finished":
+        return f"{title}: finished already, nothing to do"
+    console = Console(stderr=mode == "json")
+    try:
+        with shown(title, config.training.rounds, mode, console) as show, stop_after_round() as stop:
+            result = run_folder.execute(run_folder.prepare(config), folder, [show, stop])
+    except Stopped:
+        again = f"fedstride run --config {folder / run_folder.CONFIG} --out {folder} --resume"
+        typer.echo(f"{title}: stopped; the last round is saved. Go on with: {again}", err=True)
+        raise typer.Exit(130) from None
+    write(folder)
+    return f"{title}: {line(result.history[-1])}"
+
+
+def _follow(config: Config, link: Link) -> None:
+    """Work for the process that leads, if it has anything to do; it alone hears Ctrl-C, and speaks."""
+    from fedstride.app import run_folder
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if link.agree(False):
+        with suppress(Ended):
+            run_folder.follow(run_folder.prepare(config))
+
+
+def _resolve(task: str, file: Path | None, settings: list[str], rounds: int | None, algorithm: str | None) -> Config:
+    given = dict(parse_setting(text) for text in settings)
+    if rounds is not None:
+        given["training.rounds"] = rounds
+    if algorithm is not None:
+        given |= {f"algorithm.{k}": v for k, v in parse_algorithm(algorithm).items()}
+    return resolve(task, file, given)
+
+
+def _new_folder(name: str) -> Path:
+    """Under runs/, named by the time; never one that is there, should two begin at once or the clock be set back."""
+    for number in count(1):
+        folder = Path("runs") / (f"{name}-{datetime.now():%Y%m%d-%H%M%S}" + (f"-{number}" if number > 1 else ""))
+        if not folder.exists():
+            break
+    return folder
+
+
+def _folder_name(algorithm: str, seed: int) -> str:
+    return f"{re.sub(r'[^A-Za-z0-9_.=-]+', '_', algorithm).strip('_')}-s{seed}"
+
+
+def _table(folder: Path, index: dict[str, Any]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    target = index["target"]
+    reach = [] if target is None else [f"to {100 * target:g} %"]
+    for title in ("algorithm", "accuracy", *reach, "loss", "MB", "gradients", "forwards"):
+        table.add_column(title, justify="left" if title == "algorithm" else "right", no_wrap=True)
+    for name in dict.fromkeys(r["algorithm"] for r in index["runs"]):
+        of = [r["folder"] for r in index["runs"] if r["algorithm"] == name]
+        histories = [[json.loads(row) for row in (folder / f / "history.jsonl").read_text().splitlines()] for f in of]
+        histories = [h for h in histories if h]
+        if not histories:
+            table.add_row(name, "diverged")
+            continue
+        last = [h[-1] for h in histories]
+        to_target = [_reached(h, target) for h in histories] if target is not None else []
+        table.add_row(
+            name,
+            _spread([100 * r["test_accuracy"] for r in last if r["test_accuracy"] is not None], " %"),
+            *([_rounds(to_target)] if reach else []),
+            _spread([r["test_loss"] for r in last], "", 3),
+            f"{statistics.mean(sum(r['bytes_up'] + r['bytes_down'] for r in h) for h in histories) / 1e6:.1f}",
+            *(f"{statistics.mean(sum(r[key] for r in h) for h in histories):.0f}" for key in ("gradients", "forwards")),
+        )
+    return table
+
+
+def _reached(history: list[dict[str, Any]], target: float) -> int | None:
+    return next((r["round"] for r in history if r["test_accuracy"] is not None and r["test_accuracy"] >= target), None)
+
+
+def _rounds(counts: list[int | None]) -> str:
+    reached = [c for c in counts if c is not None]
+    if not reached:
+        return "never"
+    some = "" if len(reached) == len(counts) else f" ({len(reached)} of {len(counts)})"
+    return f"{statistics.mean(reached):.0f}{some}"
+
+
+def _spread(values: list[float], unit: str, digits: int = 1) -> str:
+    if not values:
+        return ""
+    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.{digits}f}{deviation}{unit}"

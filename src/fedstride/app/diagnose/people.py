@@ -1,0 +1,78 @@
+"""The clients: how much they disagree, how many take part, and who is left behind."""
+
+from __future__ import annotations
+
+import math
+from statistics import mean, median
+
+from fedstride.app.diagnose import limits
+from fedstride.app.diagnose.evidence import Evidence
+from fedstride.app.diagnose.finding import Finding, number, share
+
+
+def heterogeneity(e: Evidence) -> Finding | None:
+    """Drift against progress, beside how differently the labels are dealt out."""
+    people = e.usual("participants") or 0
+    if people < 2 or e.state == "diverged" or e.clamped:  # clients that do not move do not differ
+        return None
+    labels = f" A client's labels differ by {share(e.skew)} from those of all." if e.skew is not None else ""
+    if e.diversity is None:
+        says = f"This history has no length of the mean update (column update).{labels}"
+        return Finding("heterogeneity", "unknown", says)
+    against, chance = math.sqrt(e.diversity - 1) if e.diversity < math.inf else math.inf, people - 1
+    ratio = (e.diversity - 1) / chance
+    says = (
+        f"Clients are {number(against)} times as far from their mean as the mean goes (gradient diversity "
+        f"{number(e.diversity)}); {number(math.sqrt(chance))} times would be updates without a common part.{labels}"
+    )
+    corrected = e.algorithm is not None and e.algorithm.drift is not None
+    advice = (
+        *(() if corrected else ("a drift correction: --algorithm scaffold, or fedlin with all clients",)),
+        *(() if e.single else ("fewer local steps: --set training.local_steps=1 or training.epochs=0.5",)),
+        "more clients per round: --set training.cohort",
+    )
+    high = e.loss is not None and e.loss.level > limits.LOW * e.start
+    if ratio > limits.CANCEL and high and e.state in ("plateau", "converged") and not (corrected or e.single):
+        what = "They cancel: with several local steps the model rests between the clients' minima, not at that of the mean."
+        return Finding("client drift", "watch" if e.single is None else "cause", f"{says} {what}", advice)
+    skewed = e.skew is None or e.skew > limits.SKEW
+    if ratio > limits.DISAGREE and skewed and e.state != "converged":
+        alone = e.state in ("plateau", "slow", "rising") and not (e.small or e.large or corrected)
+        if e.skew is None and e.rough:  # noisy batches do the same
+            alone, says = False, f"{says} Other data or noisy batches: without clients.json the two look alike."
+        return Finding("heterogeneity", "cause" if alone else "watch", says, advice)
+    return Finding("heterogeneity", "fine", says)
+
+
+def participation(e: Evidence) -> list[Finding]:
+    """Few participants, and clients that were lost."""
+    found = []
+    people, everyone = e.usual("participants"), len(e.record.clients.get("sizes") or [])
+    if people is not None and people <= limits.FEW and everyone > limits.FEW and e.state != "diverged":
+        says = f"{people:.0f} of {everyone} clients take part in a round: their mean is hardly one of the federation."
+        severity = "cause" if e.bad and not e.small else "watch"
+        found.append(Finding("few participants", severity, says, ("more per round: --set training.cohort=10",)))
+    lost, there = e.record.total("lost"), e.record.total("participants")
+    part = lost / (lost + there) if lost else 0.0
+    if part > limits.LOST:
+        why = ", ".join(f"{reason} {count:,}" for reason, count in e.record.refused().most_common(3))
+        says = f"{lost:,.0f} of {lost + there:,.0f} clients were lost ({why or share(part)}); the mean leans to the others."
+        advice = ("more clients per round, so that those who answer still make a mean: --set training.cohort",)
+        found.append(Finding("lost clients", "watch", says, advice))
+    return found
+
+
+def left_behind(e: Evidence) -> Finding | None:
+    """The worst tenth of the clients against the median."""
+    key = "accuracy" if e.record.clients.get("accuracy") else "loss"
+    values = sorted((v for v in e.record.clients.get(key) or [] if v is not None), reverse=key == "loss")
+    if len(values) < 3 or e.state in ("slow", "diverged"):  # a model that serves nobody leaves nobody behind
+        return None
+    worst, middle = mean(values[: max(1, len(values) // 10)]), median(values)
+    show = share if key == "accuracy" else number
+    says = f"The worst tenth of the clients has {key} {show(worst)}, the median {show(middle)}."
+    behind = middle - worst > limits.BEHIND if key == "accuracy" else worst > limits.BEHIND_LOSS * middle
+    if not behind:
+        return Finding("clients left behind", "fine", says)
+    advice = ("more rounds or clients per round, so that each is heard more often", "--set training.weights=uniform")
+    return Finding("clients left behind", "watch", says, advice)

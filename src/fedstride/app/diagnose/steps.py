@@ -1,0 +1,107 @@
+"""The length of the steps: too small, too large, or too long for the noise."""
+
+from __future__ import annotations
+
+from fedstride.app.diagnose import limits
+from fedstride.app.diagnose.evidence import Evidence
+from fedstride.app.diagnose.finding import AVERAGE, Finding, instead, number, share
+from fedstride.app.diagnose.rules import grows, held
+from fedstride.app.diagnose.server import explodes, held_back
+from fedstride.client.step import Armijo, Constant, DeltaSGD, Momentum, PerStep, Polyak
+from fedstride.server import AdagradServer, AdamServer, YogiServer
+
+FIXED = (Constant, Momentum, PerStep)
+
+
+def step_length(e: Evidence) -> Finding | None:
+    """Too small or too large, by the angle between moves and the course of the loss."""
+    if explodes(e):
+        return None  # the server's judge says it
+    if e.large:
+        return Finding("steps too large", "cause", _too_large(e), _shorter(e))
+    if e.state == "short":
+        return None
+    if e.small and not (held(e) or held_back(e) or grows(e)):
+        return Finding("steps too small", "cause", _too_small(e), _longer(e))
+    if e.peak > limits.BLOWN:
+        return Finding("steps too large", "watch", _too_large(e), _shorter(e))
+    if e.turn is None:
+        return _no_turn(e)
+    says = f"Successive moves of the model have a cosine of {number(e.turn)}"
+    if e.state == "improving" and e.turn > limits.STRAIGHT:
+        straight = f"{says}: the path is straight, longer steps would be quicker."
+        return Finding("steps too small", "watch", straight, _longer(e))
+    top = f"{number(e.peak)} times its first value" if e.peak > 1 else "its first value"
+    return Finding("step length", "fine", f"{says}, and the loss never exceeded {top}.")
+
+
+def noise(e: Evidence) -> Finding | None:
+    """The loss swings about its trend."""
+    if e.loss is None or e.state == "diverged":
+        return None
+    size = f"The loss deviates by {share(e.loss.noise / abs(e.loss.level) if e.loss.level else 0.0)} from its trend"
+    turn = f", and successive moves have a cosine of {number(e.turn)}" if e.turn is not None else ""
+    advice = (
+        *(() if e.averaged else (AVERAGE,)),
+        *(("a rate that decays: schedule=fs.Stepwise() or fs.Exponential(0.99)",) if isinstance(e.step, FIXED) else ()),
+        "more clients per round (training.cohort) or larger batches (training.batch_size)",
+    )
+    if e.rough:
+        severity = "cause" if e.state == "plateau" and not e.unseen else "watch"
+        what = ": noise hides the progress." if severity == "cause" else "."
+        return Finding("noise", severity, size + turn + what, advice)
+    if not e.averaged and e.turn is not None and e.turn < limits.SWINGS_HARD:
+        between = f"{size}{turn}: the model swings about a better one between its iterates."
+        return Finding("noise", "watch", between, advice)
+    return Finding("noise", "fine", f"{size}{turn}.")
+
+
+def _too_large(e: Evidence) -> str:
+    if e.state == "diverged":
+        what = f"reached {number(e.peak)} times its first value" if e.peak > 1 else "left the finite numbers"
+        return f"The loss {what}; the clients' mean step was {number(e.record.last('client_step') or 0.0)}."
+    if e.peak > limits.BLOWN:
+        return f"The loss went up to {number(e.peak)} times its first value on the way."
+    undo = e.turn is not None and e.turn < limits.SWINGS
+    turn = f"successive moves have a cosine of {number(e.turn or 0)} and undo each other" if undo else ""
+    rough = f"the loss deviates by {share(e.loss.noise / e.loss.level)} from its trend" if e.loss and e.rough else ""
+    what = "The loss rises" if e.state == "rising" else "Hardly any progress"
+    return f"{what}: {'; '.join(filter(None, (turn, rough)))}."
+
+
+def _too_small(e: Evidence) -> str:
+    client, server = e.usual("client_step") or 0.0, e.usual("server_step") or 1.0
+    steps = f"The clients' mean step is {number(client)}, the server's {number(server)}"
+    if e.turn is not None and e.turn > limits.AHEAD:
+        return f"{steps}; successive moves agree (cosine {number(e.turn)}) and the loss hardly falls."
+    return f"{steps}; the loss falls along a smooth line, but hardly."
+
+
+def _shorter(e: Evidence) -> tuple[str, ...]:
+    own, step = _scaled(e, 0.1), e.step
+    if isinstance(step, Armijo | Polyak):
+        own = (instead(e, step.lr_max, lr_max=1.0 if step.lr_max is None else step.lr_max / 10),)
+    elif isinstance(step, DeltaSGD):
+        own = (instead(e, step.lr0, lr0=step.lr0 / 10),)
+    swings = () if e.state == "diverged" or e.averaged else (AVERAGE,)
+    fewer = "fewer local steps (training.local_steps), or clip: --set training.clip_norm=10"
+    return (*own, "--algorithm auto, which finds its steps", *swings, fewer)
+
+
+def _longer(e: Evidence) -> tuple[str, ...]:
+    own = _scaled(e, e.short_by if e.small else 3.0)
+    return (*own, "--algorithm auto, which finds its steps", "a server that extrapolates: --algorithm fedexp")
+
+
+def _scaled(e: Evidence, times: float) -> tuple[str, ...]:
+    """The rate that decides, so many times: an adaptive server's moves are as long as its own."""
+    if isinstance(e.server, AdagradServer | AdamServer | YogiServer):
+        return (instead(e, e.server.lr, server_lr=e.server.lr * times),)
+    return (instead(e, e.step.lr, lr=e.step.lr * times),) if isinstance(e.step, FIXED) else ()
+
+
+def _no_turn(e: Evidence) -> Finding:
+    if not e.known("turn"):
+        return Finding("step length", "unknown", "This history has no angles between moves (column turn).")
+    says = "Under momentum moves resemble each other anyway; the loss shows no sign of wrong steps."
+    return Finding("step length", "fine", says)

@@ -1,0 +1,186 @@
+"""Run and comparison folders, as the report needs them; what is not there is None, what is broken an error."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from fedstride.core.errors import InvalidInput
+from fedstride.training.history import Row
+
+Series = list[float | None]
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run."""
+
+    name: str
+    rows: list[Row]
+    algorithm: str = ""
+    seed: int | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    config_text: str = ""
+    environment: dict[str, Any] = field(default_factory=dict)
+    clients: dict[str, Any] = field(default_factory=dict)
+
+    def column(self, name: str) -> Series:
+        """The values of all rounds; None where there is none."""
+        return [_number(row.get(name)) for row in self.rows]
+
+    def has(self, name: str) -> bool:
+        return any(v is not None for v in self.column(name))
+
+    def last(self, name: str) -> float | None:
+        return next((v for v in reversed(self.column(name)) if v is not None), None)
+
+    def total(self, *names: str) -> float:
+        return sum(v or 0 for name in names for v in self.column(name))
+
+    def refused(self) -> Counter[str]:
+        """What was left out over all rounds, by reason."""
+        return sum(map(refused_in, self.rows), Counter[str]())
+
+    def axes(self) -> dict[str, list[float]]:
+        """The three currencies that a curve can be drawn against, summed up over the rounds."""
+        rounds = [v if v is not None else i + 1 for i, v in enumerate(self.column("round"))]
+        up, down, gradients = (self.column(name) for name in ("bytes_up", "bytes_down", "gradients"))
+        traffic = [(u or 0) + (d or 0) for u, d in zip(up, down, strict=True)]
+        return {
+            "rounds": rounds,
+            "bytes": list(accumulate(traffic)),
+            "gradients": list(accumulate(v or 0 for v in gradients)),
+        }
+
+
+def refused_in(row: Row) -> Counter[str]:
+    found = row.get("refused")
+    known = found.items() if isinstance(found, dict) else ()
+    return Counter({str(reason): int(n) for reason, count in known if (n := _number(count)) is not None})
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several algorithms on one task, each with several seeds."""
+
+    task: str
+    target: float | None
+    groups: dict[str, list[Record]]  # by algorithm; a run that finished no round is among them
+
+
+def read(folder: Path) -> Record | Comparison:
+    if (folder / "compare.json").is_file():
+        return _comparison(folder)
+    if not (folder / "history.jsonl").is_file():
+        raise InvalidInput(
+            f"report: {folder} holds neither history.jsonl nor compare.json; expected a folder of a run."
+        )
+    record = _record(folder)
+    if not record.rows:
+        raise InvalidInput(f"report: the history in {folder} is empty; expected at least one finished round.")
+    return record
+
+
+def _comparison(folder: Path) -> Comparison:
+    path = folder / "compare.json"
+    about = _json(path)
+    groups: dict[str, list[Record]] = {}
+    try:
+        task, target, runs = str(about["task"]), about.get("target"), about["runs"]
+        for run in runs:
+            if not (folder / run["folder"]).resolve().is_relative_to(folder.resolve()):
+                raise InvalidInput(f"report: {path} names {run['folder']!r}, which is not in its folder.")
+            record = _record(folder / run["folder"], str(run["algorithm"]), int(run["seed"]))
+            groups.setdefault(record.algorithm, []).append(record)
+    except InvalidInput:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise InvalidInput(
+            f"report: {path} is no description of a comparison ({type(error).__name__}: {error})."
+        ) from error
+    if not any(record.rows for group in groups.values() for record in group):
+        raise InvalidInput(f"report: no run in {folder} has a finished round; expected at least one.")
+    return Comparison(task, _number(target), groups)
+
+
+def _record(folder: Path, algorithm: str = "", seed: int | None = None) -> Record:
+    if not folder.is_dir():
+        raise InvalidInput(f"report: there is no folder {folder}; expected the one of a run.")
+    text = _text(folder / "config.toml")
+    try:
+        config = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InvalidInput(f"report: {folder / 'config.toml'} is no TOML ({error}).") from error
+    path = folder / "history.jsonl"
+    rows = [_steps(_object(f"{path}, line {i},", line)) for i, line in enumerate(_text(path).splitlines(), 1)]
+    environment = _json(folder / "environment.json")
+    return Record(folder.resolve().name, rows, algorithm, seed, config, text, environment, _clients(folder))
+
+
+def _clients(folder: Path) -> dict[str, Any]:
+    """What clients.json says of each client: a list as long as there are clients, or nothing."""
+    path = folder / "clients.json"
+    found = _json(path)
+    if not found:
+        return {}
+    sizes = found.get("sizes")
+    n = len(sizes) if isinstance(sizes, list) else 0
+    for key, kind in (("sizes", int), ("accuracy", float | int | None), ("loss", float | int | None), ("labels", list)):
+        values = found.get(key)
+        if values is None and key != "sizes":
+            continue
+        if not isinstance(values, list) or len(values) != n or not all(isinstance(v, kind) for v in values):
+            raise InvalidInput(f"report: {path}: {key!r} is not usable; expected one entry per client.")
+    labels = found.get("labels") or []
+    classes = found.get("classes") or (range(len(labels[0])) if labels else [])
+    counts = [*(sizes or []), *(v for row in labels for v in row)]
+    if any(len(row) != len(classes) for row in labels) or not all(map(_is_count, counts)):
+        raise InvalidInput(f"report: {path}: 'labels' is not usable; expected one count per class and client.")
+    return {**found, "classes": [str(name) for name in classes]}
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return _object(str(path), _text(path) or "{}")
+
+
+def _object(name: str, text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text, parse_float=_finite, parse_constant=_finite)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"report: {name} is no JSON ({error}).") from error
+    if not isinstance(found, dict):
+        raise InvalidInput(f"report: {name} holds a {type(found).__name__}; expected a JSON object.")
+    return found
+
+
+def _finite(text: str) -> float | None:
+    """Charts have no place for NaN and infinity, nor have the browser's numbers."""
+    return value if math.isfinite(value := float(text)) else None
+
+
+def _text(path: Path) -> str:
+    """What is in a file; nothing if there is none."""
+    try:
+        return path.read_text(encoding="utf-8") if path.is_file() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"report: {path} cannot be read ({error}).") from error
+
+
+def _number(value: Any) -> float | None:
+    """What charts and sums have a place for."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e100 else None
+
+
+def _steps(row: Row) -> Row:
+    steps = row.get("client_steps")
+    return {**row, "client_steps": [_number(v) for v in steps]} if isinstance(steps, list) else row

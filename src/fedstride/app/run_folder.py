@@ -1,0 +1,185 @@
+"""The main job: from a configuration to a trained model in a run folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import fedstride
+from fedstride import data, models
+from fedstride.app.config import Config, Data, resolve, to_toml
+from fedstride.core.errors import InvalidInput
+from fedstride.core.files import NEW, append, read_tensors, replace_file
+from fedstride.core.losses import correct
+from fedstride.core.losses import resolve as resolve_loss
+from fedstride.engine.local import cores
+from fedstride.training import checkpoint
+from fedstride.training.checkpoint import locked
+from fedstride.training.history import History, Row
+from fedstride.training.result import Run
+from fedstride.training.train import Event, train
+
+CONFIG, ENVIRONMENT, HISTORY, CLIENTS = "config.toml", "environment.json", "history.jsonl", "clients.json"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A configuration with its data and model at hand."""
+
+    config: Config
+    clients: data.Federation
+    test: tuple[Tensor, Tensor]
+    classes: int | None
+    model: nn.Module
+
+    @property
+    def loss(self) -> str:
+        return "mse" if self.classes is None else "cross_entropy"
+
+
+def prepare(config: Config) -> Job:
+    """Load the data, deal it out, build the model."""
+    table = data.load(config.data.source, **{"folder": config.data.folder, **config.data.options})
+    if config.data.normalise:
+        table = normalised(table)
+    clients = data.federate(table, deal(table, config.data))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.model.seed)
+        shape, classes, options = tuple(table.train[0].shape[1:]), table.classes or 1, config.model.options
+        for known in {"shape", "classes"} & options.keys():
+            raise InvalidInput(f"model.options.{known}={options[known]!r} is not usable; it comes with the data.")
+        model = models.build(config.model.name, shape, classes, **options)
+    return Job(config, clients, table.test, table.classes, model)
+
+
+def normalised(table: data.Table) -> data.Table:
+    """Inputs shifted and scaled to mean 0 and deviation 1 over the training set: per channel, or per feature."""
+    inputs = table.train[0]
+    if not inputs.is_floating_point():
+        raise InvalidInput(f"data.normalise: the inputs of {table.name} are no real numbers; set it to false.")
+    over = [d for d in range(inputs.dim()) if d != 1]
+    mean, deviation = inputs.mean(over, keepdim=True), inputs.std(over, keepdim=True)
+    deviation = torch.where(deviation > 0, deviation, 1.0)
+    (X, y), (X_test, y_test) = table.train, table.test
+    return replace(table, train=((X - mean) / deviation, y), test=((X_test - mean) / deviation, y_test))
+
+
+def deal(table: data.Table, d: Data) -> list[Tensor]:
+    """Who gets which samples."""
+    labels, p = table.train[1], data.partition
+    if d.partition == "natural":
+        there = 0 if table.groups is None else len(torch.unique(table.groups))
+        return p.natural(table.groups, min(d.clients, there) or None, d.seed)
+    samples = d.samples or max(1, len(labels) // d.clients)
+    makers: dict[str, Callable[[], list[Tensor]]] = {
+        "iid": lambda: p.iid(labels, d.clients, d.seed),
+        "dirichlet": lambda: p.dirichlet(labels, d.clients, d.seed, alpha=d.alpha, samples=samples),
+        "dirichlet_split": lambda: p.dirichlet_split(labels, d.clients, d.seed, alpha=d.alpha),
+        "pathological": lambda: p.pathological(labels, d.clients, d.seed, classes=d.classes),
+        "shards": lambda: p.shards(labels, d.clients, d.seed, shards=d.classes),
+        "quantity": lambda: p.quantity(
+            labels, d.clients, d.seed, low=max(1, samples // 5), high=samples, alpha=d.alpha
+        ),
+    }
+    return makers[d.partition]()
+
+
+def status(folder: Path) -> str:
+    """new, started or finished: what a run folder holds."""
+    if not (folder / CONFIG).is_file():
+        if folder.exists() and (not folder.is_dir() or any(p.suffix != NEW for p in folder.iterdir())):
+            raise InvalidInput(f"--out {folder}: it is no run folder and not empty; choose another one.")
+        return "new"
+    rounds = resolve(file=folder / CONFIG).training.rounds
+    done = len(_history(folder))
+    return "finished" if done >= rounds and (folder / "model.safetensors").is_file() else "started"
+
+
+def execute(job: Job, folder: Path, callbacks: Sequence[Callable[[Event], object]] = ()) -> Run:
+    """Train into a run folder; goes on from the folder's checkpoint, if there is one."""
+    with locked(folder):
+        return _execute(job, folder, callbacks)
+
+
+def follow(job: Job) -> None:
+    """The part of a process that works for the one that executes the job."""
+    train(job.model, job.loss, job.clients, job.config.make_algorithm(), test=job.test, **job.config.arguments(None))
+
+
+def _execute(job: Job, folder: Path, callbacks: Sequence[Callable[[Event], object]]) -> Run:
+    config = job.config
+    replace_file(folder / CONFIG, to_toml(config))
+    about = environment()
+    replace_file(folder / ENVIRONMENT, json.dumps(about, indent=2))
+    replace_file(folder / HISTORY, History(_history(folder)).text())
+
+    def log(event: Event) -> None:
+        if event.round > 0:
+            append(folder / HISTORY, json.dumps(event.metrics) + "\n")
+
+    run = train(
+        job.model,
+        job.loss,
+        job.clients,
+        config.make_algorithm(),
+        test=job.test,
+        callbacks=[log, *callbacks],
+        **config.arguments(folder),
+    )
+    run.save(folder)
+    replace_file(folder / ENVIRONMENT, json.dumps({**about, **run.engine}, indent=2))
+    replace_file(folder / CLIENTS, json.dumps(about_clients(job, run.model)))
+    return run
+
+
+def about_clients(job: Job, model: nn.Module) -> dict[str, Any]:
+    """Who has what, and how well the returned model serves each."""
+    accuracy: list[float] = []
+    losses: list[float] = []
+    labels: list[list[int]] = []
+    criterion = resolve_loss(job.loss)
+    device = next(model.parameters()).device
+    for client in job.clients:
+        inputs, targets = client.take()
+        with torch.no_grad():
+            output = model(inputs.to(device)).cpu()
+        losses.append(float(criterion(output, targets)))
+        right = correct(output, targets)
+        if right is not None:
+            accuracy.append(float(right) / len(targets))
+        if job.classes is not None:
+            labels.append(torch.bincount(targets, minlength=job.classes).tolist())
+    return {
+        "sizes": job.clients.sizes,
+        "labels": labels or None,
+        "classes": [str(c) for c in range(job.classes)] if job.classes is not None else None,
+        "accuracy": accuracy or None,
+        "loss": losses,
+    }
+
+
+def environment() -> dict[str, Any]:
+    return {
+        "fedstride": fedstride.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "cores": cores(),
+        "command": " ".join([os.path.basename(sys.argv[0]), *sys.argv[1:]]),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _history(folder: Path) -> list[Row]:
+    """The rounds that the checkpoint knows: a crash may have come between it and the log."""
+    return checkpoint.newest(folder, lambda path: checkpoint.history(path, read_tensors(path)[0])) or []

@@ -1,0 +1,193 @@
+"""Many runs, each kept in a file of its own: what was interrupted goes on, and what is there is not run again."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import re
+import signal
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from fedstride.app import run_folder
+from fedstride.app.config import Config, resolve
+from fedstride.core.errors import GivenUp, InvalidInput
+from fedstride.core.files import replace_file
+from fedstride.core.losses import correct
+from fedstride.core.losses import resolve as loss_of
+from fedstride.data.federation import Federation
+from fedstride.engine import Local
+from fedstride.engine.local import cores
+from fedstride.training.train import Event, train
+
+Result = dict[str, Any]
+Tell = Callable[[int, int, str], object]  # done, all, what was done last
+KEPT = (
+    "round",
+    "train_loss",
+    "test_loss",
+    "test_accuracy",
+    "server_step",
+    "client_step",
+    "trials",
+    "drift",
+    "update",
+    "turn",
+)
+SUMMED = ("bytes_up", "bytes_down", "gradients", "forwards")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A piece of work with a name of its own: a function of a module, and arguments that JSON can hold, as its result."""
+
+    name: str
+    work: Callable[..., Result]
+    arguments: dict[str, Any]
+
+    def file(self, folder: Path) -> Path:
+        plain = re.sub(r"[^A-Za-z0-9_.=-]+", "_", self.name)
+        short = plain if len(plain) <= 150 else f"{plain[:130]}_{sha256(plain.encode()).hexdigest()[:16]}"
+        return folder / f"{short}.json"
+
+
+def complete(
+    cells: Sequence[Cell], folder: Path, tell: Tell = lambda done, total, name: None, workers: int | None = None
+) -> dict[str, Result]:
+    """The results by name; what the folder does not hold yet is computed, by one process per core."""
+    folder.mkdir(parents=True, exist_ok=True)
+    unique = {cell.name: cell for cell in cells}
+    for cell in cells:
+        if cell != unique[cell.name]:
+            raise InvalidInput(f"two different cells are named {cell.name!r}; give each a name of its own.")
+    found = {name: kept for name, cell in unique.items() if (kept := _kept(cell, folder)) is not None}
+    missing = [cell for name, cell in unique.items() if name not in found]
+    if not missing:
+        return found
+    tell(len(found), len(unique), "")
+    workers = min(workers or cores(), len(missing))
+    if workers == 1:
+        for cell in missing:
+            found[cell.name] = _one(cell, folder)
+            tell(len(found), len(unique), cell.name)
+        return {name: found[name] for name in unique}
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_calm) as pool:
+        try:
+            running = {pool.submit(_one, cell, folder): cell.name for cell in missing}
+            for future in as_completed(running):
+                found[running[future]] = future.result()
+                tell(len(found), len(unique), running[future])
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return {name: found[name] for name in unique}
+
+
+def _calm() -> None:
+    """Of a worker: one thread, and Ctrl-C is the parent's business."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _kept(cell: Cell, folder: Path) -> Result | None:
+    try:
+        kept = json.loads(cell.file(folder).read_text())
+    except (OSError, ValueError):
+        return None
+    whole = isinstance(kept, dict) and kept.keys() >= {"arguments", "result"}
+    return kept["result"] if whole and kept["arguments"] == json.loads(json.dumps(cell.arguments)) else None
+
+
+def _one(cell: Cell, folder: Path) -> Result:
+    start = time.perf_counter()
+    result = cell.work(**cell.arguments)
+    kept = {"arguments": cell.arguments, "seconds": round(time.perf_counter() - start, 2), "result": result}
+    replace_file(cell.file(folder), json.dumps(kept))
+    return result
+
+
+def training(name: str, settings: dict[str, Any], task: str = "digits") -> Cell:
+    """A cell that trains: a task's preset and settings under dotted names, checked now."""
+    config = resolve(task, settings=settings).model_dump(mode="json")
+    if config["training"]["normalise"] is None:  # results that are kept were found before there was such a setting
+        del config["training"]["normalise"]
+    return Cell(name, trained, {"config": config})
+
+
+def trained(config: dict[str, Any], scale: float = 1.0) -> Result:
+    """Train as a configuration says; `scale` multiplies all inputs.
+
+    Beside the history: the scores of the last iterate, where the read-out is another; for an averaged one, which is
+    compared at the end only, in the last fifth of the rounds.
+    """
+    chosen = Config.model_validate(config)
+    prepared = _scaled(_prepared(chosen.data.model_dump_json(), chosen.model.model_dump_json()), scale)
+    last: dict[int, tuple[float, float | None]] = {}
+    readout = chosen.training.readout
+    every, rounds = chosen.training.evaluate_every, chosen.training.rounds
+    quiet = {"last": rounds, "average": rounds - max(1, rounds // 5)}.get(readout or "", 0)
+
+    def score(event: Event) -> None:
+        if event.round > quiet and (event.round % every == 0 or event.round == rounds):
+            last[event.round] = _scores(prepared, event.x)
+
+    diverged = None
+    try:
+        run = train(
+            prepared.model,
+            prepared.loss,
+            prepared.clients,
+            chosen.make_algorithm(),
+            test=prepared.test,
+            callbacks=[score],
+            **{**chosen.arguments(None), "rounds": rounds, "engine": Local(workers=1)},
+        )
+    except GivenUp as error:
+        run, diverged = error.run, error.round
+    columns = {name: [_short(row[name]) for row in run.history] for name in KEPT}
+    totals = {name: sum(row[name] for row in run.history) for name in SUMMED}
+    scores = [last.get(row["round"], (None, None)) for row in run.history]
+    columns |= {
+        "last_loss": [_short(loss) for loss, _ in scores],
+        "last_accuracy": [accuracy for _, accuracy in scores],
+    }
+    return {"diverged": diverged, "history": columns, "totals": totals}
+
+
+@lru_cache(1)
+def _prepared(data: str, model: str) -> run_folder.Job:
+    return run_folder.prepare(Config.model_validate({"data": json.loads(data), "model": json.loads(model)}))
+
+
+def _scaled(prepared: run_folder.Job, scale: float) -> run_folder.Job:
+    if scale == 1:
+        return prepared
+    clients = Federation([(scale * inputs, targets) for inputs, targets in (c.take() for c in prepared.clients)])
+    return replace(prepared, clients=clients, test=(scale * prepared.test[0], prepared.test[1]))
+
+
+def _scores(prepared: run_folder.Job, x: torch.Tensor) -> tuple[float, float | None]:
+    """Loss and accuracy on the test set at x."""
+    model, (inputs, targets) = prepared.model, prepared.test
+    start = parameters_to_vector(model.parameters()).detach().clone()
+    vector_to_parameters(x, model.parameters())
+    model.eval()
+    with torch.no_grad():
+        output = torch.cat([model(part) for part in torch.split(inputs, 1000)])
+    vector_to_parameters(start, model.parameters())
+    right = correct(output, targets)
+    return float(loss_of(prepared.loss)(output, targets)), None if right is None else float(right) / len(targets)
+
+
+def _short(value: float | None) -> float | None:
+    """Seven digits are enough for tables and pictures."""
+    return None if value is None else float(f"{value:.7g}")

@@ -1,0 +1,207 @@
+"""The clients of one chunk with their data and a model: makes the oracle of any batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedstride.client.context import Plan
+from fedstride.core.losses import Loss
+from fedstride.core.model import Replica
+from fedstride.core.rows import Rows, Vec, generator, seed_of
+from fedstride.oracle import Batch, Choice, Contrast, Form, Linear, Loop, Meter, Oracle, Vmap
+from fedstride.oracle.linear import Reduced, ahead, factor, gathered, reduced, together
+from fedstride.oracle.linear import Samples as Matrices
+
+AHEAD_NUMBERS = 2**21  # of samples fetched together for a chunk's next steps
+
+
+class Samples(Protocol):
+    def __len__(self) -> int: ...
+
+    def take(self, index: Tensor | None = None) -> tuple[Tensor, Tensor]: ...
+
+
+@dataclass(frozen=True)
+class Span:
+    """Of some clients' full-batch problems what stays the same from round to round, and whose it is."""
+
+    parts: list[Tensor]  # inputs and targets, client after client
+    versions: list[int]
+    samples: Matrices
+    factors: Tensor | None  # of Gram matrices; None: samples depend on each other
+
+    def belongs_to(self, parts: list[Tensor]) -> bool:
+        same = all(mine is theirs for mine, theirs in zip(self.parts, parts, strict=True))
+        return same and self.versions == [v._version for v in parts]
+
+
+Spans = dict[tuple[int, ...], Span]  # of clients alone and of chunks
+
+
+@dataclass
+class Site:
+    """Where the data is. Batches are seeded by (seed, round, client), never by worker or arrival order."""
+
+    plan: Plan
+    samples: Sequence[Samples]  # one per row
+    replica: Replica
+    loss: Loss
+    reduction: str | None  # of the loss: mean or sum over the batch
+    batch_size: int | None  # None: the full batch
+    random: bool = False  # the model draws random numbers (dropout)
+    stats: Rows | None = None  # moving buffers, one row per client
+    buffers: str = "average"  # what happens to them: average, local or frozen
+    contrast: Contrast | None = None
+    choice: Choice = field(default_factory=Choice)
+    spans: Spans | None = None  # kept by the engine; None: not worth it
+    meter: Meter = field(init=False)
+    _whole: dict[int, Oracle] = field(init=False, default_factory=dict)  # by active rows: the same at every step
+    sizes: list[int] = field(init=False)
+    _ahead: dict[tuple[int, int], Matrices] = field(init=False, default_factory=dict)  # by step and active rows
+    _orders: dict[tuple[int, int], Tensor] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.meter, self.sizes = Meter(len(self.samples)), [len(s) for s in self.samples]
+
+    def batch(self, k: int, active: int) -> Oracle:
+        """Step k's batches of the first `active` clients."""
+        if (k, active) in self._ahead and self.choice.form is not None:
+            return Linear(self.choice.form, self._ahead[k, active], self.meter)
+        index = [self._index(i, k) for i in range(active)]
+        same = all(i is None for i in index) and not self.random and self.stats is None and self.contrast is None
+        if same and active in self._whole:
+            return self._whole[active]
+        if self.choice.form is not None and not same:
+            return Linear(self.choice.form, self._fetched(self.choice.form, k, active), self.meter)
+        batches = [self._here(self.samples[i].take(index[i])) for i in range(active)]
+        oracle = self._oracle(batches, range(active), k, moves_stats=self.buffers != "frozen")
+        if same:
+            self._whole = {active: oracle}
+        return oracle
+
+    def full(self, active: int, k: int = 0) -> Oracle:
+        """All samples of the first `active` clients; moves no statistics."""
+        return self._oracle([self._here(self.samples[i].take()) for i in range(active)], range(active), k)
+
+    def reduced(self, x: Vec) -> Reduced | None:
+        """The clients' full-batch problems in the span of their samples, where that saves work."""
+        form = self.choice.form
+        if form is None or self.spans is None or self.plan.steps[-1] < 2:
+            return None
+        batches = [self._here(s.take()) for s in self.samples]
+        span = self._span(form, self.plan.clients, batches)
+        if span.factors is None:
+            return None
+        return reduced(form, span.samples, span.factors, x, self.meter)
+
+    def _span(self, form: Form, clients: tuple[int, ...], batches: list[Batch]) -> Span:
+        assert self.spans is not None
+        parts = [v for batch in batches for v in batch]
+        if clients not in self.spans or not self.spans[clients].belongs_to(parts):
+            if len(clients) == 1:
+                factors = factor(form, parts[0])
+            else:
+                factors = together([self._span(form, (c,), [b]).factors for c, b in zip(clients, batches, strict=True)])
+            self.spans[clients] = Span(parts, [v._version for v in parts], gathered(form, batches), factors)
+        return self.spans[clients]
+
+    def components(self, rows: list[int], chosen: list[int], block: int, charged: bool = True) -> Oracle:
+        """Of each of these clients one block of samples, in their order."""
+        batches = []
+        for row, j in zip(rows, chosen, strict=True):
+            index = torch.arange(j * block, min((j + 1) * block, self.sizes[row]), device="cpu")
+            batches.append(self._here(self.samples[row].take(index)))
+        return self._oracle(batches, rows, meter=self.meter if charged else Meter(len(self.samples)))
+
+    def share(self, row: int, j: int, block: int) -> float:
+        """The weight of block j's loss in f_i: its part of the samples for a mean, 1 for a sum."""
+        n = self.sizes[row]
+        return min(block, n - j * block) / n if self.reduction == "mean" else 1.0
+
+    def noise(self, row: int, k: int, like: Tensor) -> Tensor:
+        """Standard normal numbers for one client and step, of like's shape."""
+        source = generator(self.plan.seed, self.plan.round, self.plan.clients[row], "noise", k)
+        return torch.randn(like.shape, generator=source, dtype=like.dtype, device="cpu").to(like.device)
+
+    def _here(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """On the model's device: once per batch, not once per evaluation."""
+        return batch[0].to(self.replica.device), batch[1].to(self.replica.device)
+
+    def _oracle(
+        self,
+        batches: list[Batch],
+        rows: Sequence[int],
+        k: int = 0,
+        moves_stats: bool = False,
+        meter: Meter | None = None,
+    ) -> Oracle:
+        meter, choice = meter or self.meter, self.choice
+        if choice.form is not None:
+            return Linear(choice.form, gathered(choice.form, batches), meter, rows)
+        if choice.oracle == "vmap":
+            return Vmap(self.replica, self.loss, batches, meter, rows)
+        plan = self.plan
+        seeds = [seed_of(plan.seed, plan.round, plan.clients[i], "forward", k) for i in rows] if self.random else None
+        return Loop(
+            self.replica,
+            self.loss,
+            batches,
+            meter,
+            rows=rows,
+            seeds=seeds,
+            stats=self.stats,
+            contrast=self.contrast,
+            moves_stats=moves_stats,
+        )
+
+    def _fetched(self, form: Form, k: int, active: int) -> Matrices:
+        """Step k's batches as matrices; those of the next steps come with them."""
+        steps = self._like_steps(form, k, active)
+        if steps:
+            found = ahead(form, *self._stacked([torch.cat(index) for index in zip(*steps, strict=True)]), len(steps))
+        else:
+            batches = [self._here(s.take(self._index(i, k))) for i, s in enumerate(self.samples[:active])]
+            found = [gathered(form, batches)]
+        self._ahead = {(k + j, active): samples for j, samples in enumerate(found)}
+        return found[0]
+
+    def _stacked(self, index: list[Tensor]) -> Batch:
+        """As many samples of each of the first clients, with a leading client dimension."""
+        first = self._here(self.samples[0].take(index[0]))
+        X, T = (v.new_empty(len(index), *v.shape) for v in first)
+        X[0], T[0] = first
+        for i in range(1, len(index)):
+            put = getattr(self.samples[i], "put", None) if X.device.type == "cpu" else None
+            if put is not None:  # saves a copy
+                put(index[i], X[i], T[i])
+            else:
+                X[i], T[i] = self.samples[i].take(index[i])
+        return X, T
+
+    def _like_steps(self, form: Form, k: int, active: int) -> list[list[Tensor]]:
+        """The samples of steps k, k + 1, ... as long as all batches are whole and fit into the cache."""
+        steps: list[list[Tensor]] = []
+        most = max(1, AHEAD_NUMBERS // (active * form.inputs * (self.batch_size or 1)))
+        for j in range(k, min(k + most, self.plan.steps[active - 1])):
+            index = [i for row in range(active) if (i := self._index(row, j)) is not None]
+            if len(index) < active or any(i.numel() != self.batch_size for i in index):
+                break
+            steps.append(index)
+        return steps
+
+    def _index(self, row: int, k: int) -> Tensor | None:
+        n, b = self.sizes[row], self.batch_size
+        if b is None or b >= n:
+            return None
+        per_epoch = -(-n // b)
+        epoch, j = divmod(k, per_epoch)
+        if (row, epoch) not in self._orders:
+            self._orders.pop((row, epoch - 1), None)
+            source = generator(self.plan.seed, self.plan.round, self.plan.clients[row], "batches", epoch)
+            self._orders[row, epoch] = torch.randperm(n, generator=source, device="cpu")
+        return self._orders[row, epoch][j * b : (j + 1) * b]

@@ -1,0 +1,222 @@
+"""What clients do in an exchange: send gradients at x, or train and send updates. Engines decide where it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedstride.client import local
+from fedstride.client.chunk import Site
+from fedstride.client.context import Plan
+from fedstride.client.gradient import Minibatch
+from fedstride.client.local import Options
+from fedstride.client.objective import Terms
+from fedstride.client.step import Armijo, Constant, DeltaSGD, Momentum, PerStep, Polyak
+from fedstride.core.normalise import moments
+from fedstride.core.rows import Col, Rows, State, Vec, generator, repeat, sq
+from fedstride.wire import Aggregator, WeightedMean, send
+
+if TYPE_CHECKING:
+    from fedstride.algorithm import Algorithm
+
+BLIND_TO_AXES = (Armijo, Constant, DeltaSGD, Momentum, PerStep, Polyak)
+MOMENTS = "moments"  # name of the exchange that measures the inputs, before the first round
+WITHIN_ROUND = ("anchor", "anchor_loss")  # what a client remembers from one exchange of a round to the next
+
+
+Message = bytes
+
+
+@dataclass(frozen=True)
+class Upload:
+    """The answer of a chunk of clients; every tensor has one row per client."""
+
+    fields: State  # to be averaged over the cohort
+    metrics: State  # numbers for the history, as Cols
+    memory: State  # stays with the clients
+    bytes: list[int]  # on the wire, per client
+    lost: dict[int, str] = field(default_factory=dict)  # rows that do not arrive, and why
+    replies: dict[int, list[Message]] = field(default_factory=dict)  # in a row's place: see engine/admission.py
+
+
+Work = Callable[[Site, Vec, State], Upload]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What clients do when they are asked, and what their uploads become."""
+
+    work: Work
+    total: Callable[[], Aggregator] = WeightedMean
+    remembers: bool = True  # False: it neither reads nor changes what clients remember
+
+
+class UniformMean(WeightedMean):
+    """The mean over clients that all count the same, whatever their weights."""
+
+    def add_rows(self, first: int, weights: Sequence[float], fields: Mapping[str, Tensor]) -> None:
+        super().add_rows(first, [1.0] * len(weights), fields)
+
+
+def exchanges(algorithm: Algorithm, options: Options, normalise: bool = False) -> dict[str, Exchange]:
+    """All that an algorithm asks of clients, by name: a round is one exchange of each, in this order.
+
+    normalise: they are also asked, once before the first round, for the statistics of their inputs.
+    """
+    first = {"gradients": Exchange(send_gradients(algorithm, options))} if algorithm.exchanges_gradients else {}
+    total = WeightedMean if algorithm.aggregate is None else algorithm.aggregate.start
+    last = {MOMENTS: Exchange(send_moments, UniformMean, remembers=False)} if normalise else {}
+    return {**first, "updates": Exchange(train(algorithm, options), total), **last}
+
+
+def layout(
+    a: Algorithm, kind: str, shapes: Sequence[torch.Size], statistics: int = 0, features: int = 0
+) -> tuple[dict[str, int], tuple[str, ...]]:
+    """What a client's upload consists of: fields with their lengths, and the names of its metrics.
+
+    shapes: of the model's tensors; statistics: numbers that are averaged beside them; features: of an input.
+    """
+    if kind == MOMENTS:
+        return {MOMENTS: 1 + 3 * features}, ("finite", "gradients", "forwards")
+    d = sum(shape.numel() for shape in shapes)
+    compressed = a.up is not None and (kind == "gradients") == a.exchanges_gradients
+    every = ("finite", "gradients", "forwards", *(("message", "error") if compressed else ()))
+    if kind == "gradients":
+        return {"gradient": d}, every
+    fields = {"update": d, "square": 1, **dict.fromkeys(a.drift.uploads if a.drift is not None else (), d)}
+    if "effective_steps" in a.needs:
+        fields |= {"effective_steps": 1, "raw": d}
+    if "below" in a.needs:
+        fields["below"] = 1
+    left = set(a.needs) - fields.keys()
+    if left:
+        one = torch.ones(1, 1, device="cpu")
+        plan = Plan(0, 0, 1, (0,), (1,), one, one, shapes=tuple(shapes))
+        state = a.step.init(torch.zeros(d, device="cpu"), plan)
+        fields |= {name: state[name].shape[1] for name in sorted(left)}
+    if statistics:
+        fields["stats"] = statistics
+    return fields, ("train_loss", "client_step", "trials", "failed", *every)
+
+
+def send_moments(site: Site, x: Vec, memory: State) -> Upload:
+    """The exchange before the first round of normalise=True: sums over a client's inputs, in float64."""
+    M = torch.stack([moments(samples.take()[0]).to(x.device) for samples in site.samples])
+    metrics = {"finite": torch.isfinite(M).all(1, keepdim=True), **_costs(site)}
+    return Upload({MOMENTS: M}, metrics, {}, [M.shape[1] * M.element_size()] * len(M))
+
+
+def send_gradients(algorithm: Algorithm, options: Options) -> Work:
+    """The exchange before the local steps of FedLin and FedTrack: grad f_i(x), compressed as the algorithm says."""
+
+    def work(site: Site, x: Vec, memory: State) -> Upload:
+        L, G = algorithm.gradient.anchor(site, x)
+        if options.weight_decay:
+            G.add_(x, alpha=options.weight_decay)
+        sent, past, size = send(G, algorithm.up, algorithm.feeds_back_up, memory, _sources(site, "gradient"))
+        metrics = {"finite": torch.isfinite(G).all(1, keepdim=True), **_costs(site)}
+        if algorithm.up is not None:
+            metrics |= _errors(G, sent, past)
+        return Upload({"gradient": sent}, metrics, {**memory, **past, "anchor": G, "anchor_loss": L}, size)
+
+    return work
+
+
+def train(algorithm: Algorithm, options: Options) -> Work:
+    """The local steps, and the upload of Delta_i = x - y_K with what drift correction and server ask for."""
+    a = algorithm
+
+    def work(site: Site, x: Vec, memory: State) -> Upload:
+        plan = site.plan
+        terms = a.objective.terms(x, memory)
+        site.contrast = terms.contrast
+        corr = a.drift.correction(plan.broadcast, memory) if a.drift is not None else None
+        span = site.reduced(x) if _turnable(a, terms, corr, options) else None
+        if span is None:
+            oracles = a.gradient.begin(site, x, _base(x, memory, options))
+            out = local.run(a.step, oracles, x, plan, terms, corr, options)
+            W = out.W
+        else:
+            out = local.run(a.step, span.oracles, span.origin, plan, Terms(), None, options)
+            W = x + span.lift(out.W)
+        update = x - W
+
+        later = {k: v for k, v in memory.items() if k not in WITHIN_ROUND}
+        later.update(a.objective.finish(x, W, memory))
+        fields: State = {}
+        if a.drift is not None:
+            uploads, kept = a.drift.finish(update, out.total, plan.broadcast, memory)
+            fields.update(uploads)
+            later.update(kept)
+        compressor, fed_back = (None, False) if a.exchanges_gradients else (a.up, a.feeds_back_up)
+        sources = [] if compressor is None else _sources(site, "update")
+        sent, past, size = send(update, compressor, fed_back, memory, sources)
+        later.update(past)
+        if a.privacy is not None:
+            sent, private = a.privacy.shorten(sent, plan.broadcast["clip"])
+            fields.update(private)
+        fields["update"], fields["square"] = sent, sq(sent)
+        if "effective_steps" in a.needs:
+            steps = fields["effective_steps"] = a.step.effective_steps(plan, a.prox)  # type: ignore[attr-defined]
+            fields["update"], fields["raw"] = sent / steps, sent  # raw: for the history's drift, not for the server
+        fields.update({name: out.state[name] for name in a.needs if name not in fields})
+        extra = sum(fields[name].shape[1] for name in {*a.needs, *(a.drift.uploads if a.drift else ())})
+        if site.stats is not None and site.buffers == "average":
+            fields["stats"] = site.stats
+            extra += site.stats.shape[1]
+
+        tau = plan.tau
+        zero = torch.zeros_like(tau)
+        metrics = {
+            "train_loss": out.first_loss,
+            "client_step": out.total / tau,
+            "trials": out.state.get("trials", zero) / tau,
+            "failed": out.state.get("failed", zero),
+            "finite": _finite(W, fields["square"] if compressor is None else None),
+            **_costs(site),
+            **({} if compressor is None else _errors(update, sent, past)),
+        }
+        return Upload(fields, metrics, later, [n + extra * x.element_size() for n in size])
+
+    return work
+
+
+def _turnable(a: Algorithm, terms: Terms, corr: Rows | None, options: Options) -> bool:
+    """True if the local steps never leave the span of the gradients, and would be the same along any other axes."""
+    plain = terms.plain and corr is None and not options.weight_decay
+    return plain and type(a.gradient) is Minibatch and type(a.step) in BLIND_TO_AXES
+
+
+def _base(x: Vec, memory: State, options: Options) -> tuple[Rows, Rows] | None:
+    """Loss and full gradient at x of the data alone, where the exchange of gradients left them."""
+    if "anchor" not in memory:
+        return None
+    return memory["anchor_loss"], memory["anchor"] - options.weight_decay * repeat(x, len(memory["anchor"]))
+
+
+def _finite(W: Rows, square: Col | None) -> Col:
+    """Whether all of a client's model is; its length tells, unless it overflows."""
+    if square is not None and bool(torch.isfinite(square).all()):
+        return torch.ones_like(square, dtype=torch.bool)
+    return torch.isfinite(W).all(1, keepdim=True)
+
+
+def _costs(site: Site) -> State:
+    """Samples evaluated in this exchange, per client; whole numbers, exact."""
+    meter = site.meter
+    return {"gradients": torch.tensor(meter.gradients)[:, None], "forwards": torch.tensor(meter.forwards)[:, None]}
+
+
+def _errors(V: Rows, sent: Rows, past: State) -> State:
+    """Squared lengths of what should have been sent, and of what of it did not arrive."""
+    error = past.get("residual", V - sent)
+    return {"message": sq(sent + error), "error": sq(error)}
+
+
+def _sources(site: Site, exchange: str) -> list[torch.Generator]:
+    plan = site.plan
+    return [generator(plan.seed, plan.round, client, exchange) for client in plan.clients]

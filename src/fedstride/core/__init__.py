@@ -1,0 +1,1 @@
+"""What every part stands on: rows, models, losses, errors, files."""

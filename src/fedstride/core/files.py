@@ -1,0 +1,70 @@
+"""Files that are replaced, not rewritten; tensors as safetensors, the rest as JSON; never pickle."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedstride.core.errors import InvalidInput, Unsaved
+from fedstride.core.message import pack, unpack
+
+NEW = ".new"  # what a write that never ended leaves behind
+
+
+def replace_file(path: Path, content: str | bytes) -> None:
+    """Write a new file beside the old one, flush it, then take its place: a crash leaves one of the two whole."""
+    new = path.with_name(path.name + NEW)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(new, "wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(new, path)
+        finally:
+            new.unlink(missing_ok=True)
+        _flush_folder(path.parent)
+    except OSError as error:
+        raise _unsaved(path, error) from error
+
+
+def append(path: Path, text: str) -> None:
+    try:
+        with open(path, "a") as file:
+            file.write(text)
+    except OSError as error:
+        raise _unsaved(path, error) from error
+
+
+def _unsaved(path: Path, error: OSError) -> Unsaved:
+    return Unsaved(
+        f"{path}: cannot be written ({error.strerror or error}). What was saved before is still there. "
+        "Make room, or use a folder that you may write to."
+    )
+
+
+def _flush_folder(folder: Path) -> None:
+    """So that the new name survives a power cut too, where the system can do that."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+    replace_file(path, pack(tensors, meta))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"{path}: cannot be read ({error.strerror or error}).") from error
+    return unpack(data, str(path))

@@ -1,0 +1,150 @@
+"""Losses by name, and what fedstride needs to know of any loss: is it a mean or a sum over the batch?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedstride.core.errors import InvalidInput, nearest
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def _like(target: Tensor, output: Tensor) -> Tensor:
+    """The target in the output's shape and type: [n, 1] against [n] would broadcast to [n, n] in silence."""
+    return target.reshape(output.shape).to(output.dtype)
+
+
+def mse(output: Tensor, target: Tensor) -> Tensor:
+    return F.mse_loss(output, _like(target, output))
+
+
+def l1(output: Tensor, target: Tensor) -> Tensor:
+    return F.l1_loss(output, _like(target, output))
+
+
+def huber(output: Tensor, target: Tensor) -> Tensor:
+    return F.huber_loss(output, _like(target, output))
+
+
+def bce_with_logits(output: Tensor, target: Tensor) -> Tensor:
+    """Targets 0 or 1."""
+    return F.binary_cross_entropy_with_logits(output, _like(target, output))
+
+
+def logistic(output: Tensor, target: Tensor) -> Tensor:
+    """mean log(1 + exp(-b a'x)) for targets b = -1 or +1; logaddexp, because softplus is linear beyond 20."""
+    margin = -output * _like(target, output)
+    return torch.logaddexp(margin, torch.zeros_like(margin)).mean()
+
+
+LOSSES: dict[str, Loss] = {
+    "cross_entropy": F.cross_entropy,
+    "nll": F.nll_loss,
+    "mse": mse,
+    "l1": l1,
+    "huber": huber,
+    "bce_with_logits": bce_with_logits,
+    "logistic": logistic,
+}
+
+
+def resolve(loss: str | Loss) -> Loss:
+    if isinstance(loss, str):
+        if loss not in LOSSES:
+            raise InvalidInput(
+                f"loss={loss!r} is unknown; {nearest(loss, LOSSES)} A function (output, target) works too."
+            )
+        return LOSSES[loss]
+    if not callable(loss):
+        raise InvalidInput(f"loss={loss!r} is not usable; expected a function (output, target) -> scalar, or a name.")
+    return loss
+
+
+def allowed_targets(loss: Loss) -> tuple[str, Callable[[Tensor], Tensor]] | None:
+    """For losses that take any number and mean only some: which ones, in words and as a test."""
+    if loss is logistic:
+        return "-1 or +1", lambda t: (t == -1) | (t == 1)
+    named = loss in (bce_with_logits, F.binary_cross_entropy_with_logits, F.binary_cross_entropy)
+    if named or isinstance(loss, nn.BCEWithLogitsLoss | nn.BCELoss):
+        return "from 0 to 1", lambda t: (t >= 0) & (t <= 1)
+    return None
+
+
+def wants_class_labels(loss: Loss) -> bool:
+    return loss in (F.cross_entropy, F.nll_loss) or isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
+
+
+def reduction(loss: Loss, output: Tensor, target: Tensor) -> str | None:
+    """'mean' or 'sum' over the samples, or None: what a batch's loss is of the losses of its samples.
+
+    Asked at random outputs, because at a perfect fit all answers are zero. A loss with class weights is neither.
+    """
+    if getattr(loss, "weight", None) is not None:
+        return None
+    source = torch.Generator().manual_seed(0)
+    noise = torch.rand(output.shape, generator=source, dtype=output.dtype, device="cpu").to(output.device)
+    try:
+        whole = float(loss(noise, target))
+        alone = torch.stack([loss(noise[i : i + 1], target[i : i + 1]) for i in range(len(target))]).double()
+    except (RuntimeError, ValueError, IndexError, TypeError):
+        return None
+    if len(target) == 1:  # a sum and a mean alike: ask what happens to a sample that is there twice
+        whole, alone = float(loss(torch.cat([noise, noise]), torch.cat([target, target]))), torch.cat([alone, alone])
+    for name, value in (("mean", float(alone.mean())), ("sum", float(alone.sum()))):
+        if abs(whole - value) <= 1e-3 * abs(value):
+            return name
+    return None
+
+
+def constant(loss: Loss, targets: Tensor) -> dict[str, float]:
+    """Figures of the best prediction that ignores the inputs, on a test set: what a model must beat to have learned.
+
+    Args:
+        loss: The loss that the test set is evaluated with.
+        targets: All targets of the test set.
+
+    Returns:
+        "samples", the length of the test set; "accuracy", the share of the most frequent class, if the targets are
+        classes; and "loss", if the best constant has a closed form: the entropy of the class frequencies for the cross
+        entropy, the variance for the squared error, the mean distance from the median for the absolute error.
+    """
+    found: dict[str, float] = {"samples": len(targets)}
+    if targets.numel() == 0:
+        return found
+    t = targets.detach().reshape(len(targets), -1)
+    if wants_class_labels(loss) and not t.is_floating_point():
+        labels = t[t != getattr(loss, "ignore_index", -100)]
+        counts = torch.unique(labels, return_counts=True)[1].double()
+        if len(counts):
+            found["accuracy"] = float(counts.max()) / t.numel()
+        best = torch.special.entr(counts / counts.sum()).sum()
+    elif allowed_targets(loss) is not None:  # binary, by column
+        q = (t.double().mean(0) + 1) / 2 if loss is logistic else t.double().mean(0)
+        if bool(((t == t.min()) | (t == t.max())).all()):
+            found["accuracy"] = float(torch.maximum(q, 1 - q).mean())
+        best = (torch.special.entr(q) + torch.special.entr(1 - q)).mean()
+    elif loss in (mse, F.mse_loss) or isinstance(loss, nn.MSELoss):
+        best = t.double().var(0, correction=0).mean()
+    elif loss in (l1, F.l1_loss) or isinstance(loss, nn.L1Loss):
+        best = (t - t.median(0).values).abs().double().mean()
+    else:
+        return found
+    altered = any(getattr(loss, name, None) is not None for name in ("weight", "pos_weight"))
+    if not altered and not getattr(loss, "label_smoothing", 0) and getattr(loss, "reduction", "mean") == "mean":
+        found["loss"] = float(best)
+    return found
+
+
+def correct(output: Tensor, target: Tensor) -> Tensor | None:
+    """How many predictions are right, or None if the task is no classification."""
+    if output.dim() >= 2 and output.shape[1] > 1:
+        guess = output.argmax(1)
+        return (guess == target).sum() if not target.is_floating_point() and guess.shape == target.shape else None
+    labels = set(torch.unique(target).tolist())
+    if output.numel() == target.numel() and (labels <= {0, 1} or labels <= {-1, 1}):
+        return ((output.reshape(-1) > 0) == (target.reshape(-1) > 0)).sum()
+    return None

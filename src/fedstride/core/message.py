@@ -1,0 +1,50 @@
+"""Tensors and a few facts as bytes, for files and for messages: safetensors, all of it under a checksum; never pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from fedstride.core.errors import Corrupt
+
+FORMAT = 2
+
+
+def pack(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> bytes:
+    """An ordinary safetensors file; its header holds the checksum and the facts."""
+    own = {k: v.detach().cpu().clone().contiguous() for k, v in tensors.items()}
+    text = json.dumps({"format": FORMAT, **meta})
+    return save(own, {"fedstride": f"{_digest(own, text)} {text}"})
+
+
+def unpack(data: bytes, what: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """(tensors, facts) of what pack() made; anything else is refused under the name `what`."""
+    try:
+        tensors = load(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
+        digest, _, text = header.get("fedstride", " {}").partition(" ")
+        meta = json.loads(text)
+        whole = digest == _digest(tensors, text)
+    except (SafetensorError, ValueError, AttributeError, TypeError, OverflowError, RecursionError, KeyError) as error:
+        raise Corrupt(f"{what}: not readable ({error}).") from error
+    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+        found = meta.get("format") if isinstance(meta, dict) else None
+        raise Corrupt(f"{what}: format {found!r} is unknown to this version of fedstride; expected {FORMAT}.")
+    if not whole:
+        raise Corrupt(f"{what}: damaged, its checksum does not fit.")
+    return tensors, meta
+
+
+def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
+    found = hashlib.sha256(text.encode())
+    for name, v in sorted(tensors.items()):
+        found.update(f"{name} {v.dtype} {list(v.shape)}".encode())
+        found.update(v.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()

@@ -1,0 +1,278 @@
+"""The torchrun engine: one run on many processes, of one machine or of many.
+
+Rank 0 leads: it holds the session and writes every file. The others follow: each has the same data at hand, and takes a
+share of every cohort and of every evaluation. The bits are the local engine's: chunks stay whole, and the sum is the same
+tree, of which every process merges a slice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedstride.client.chunk import Samples
+from fedstride.client.exchange import Exchange
+from fedstride.core.errors import Ended, InvalidInput
+from fedstride.core.message import pack, unpack
+from fedstride.core.model import Replica
+from fedstride.core.rows import State, Vec
+from fedstride.engine.local import Answer, Local, LocalClients, cores, evaluation_parts, replied, score
+from fedstride.engine.protocol import Contents, Order, Reply, Task
+from fedstride.engine.torchrun.process_group import LEADER, Link
+from fedstride.wire import Aggregator, Node
+
+
+@dataclass(frozen=True)
+class Torchrun:
+    """All processes that torchrun started, as one engine; each works as `local` says, on its share of the cores."""
+
+    local: Local = field(default_factory=Local)
+
+    @property
+    def leads(self) -> bool:
+        return number("RANK") == LEADER
+
+    def open(self, task: Task, exchanges: Mapping[str, Exchange], fresh: Callable[[Vec], State]) -> TorchrunClients:
+        device, here = next(task.model.parameters()).device, number("LOCAL_WORLD_SIZE")
+        if device.type == "cuda" and here > 1 and str(device) != own_gpu():
+            raise InvalidInput(
+                f"device={str(device)!r} in process {number('LOCAL_RANK')} of this machine; expected a GPU of its own. Use "
+                "device=fs.engine.torchrun.own_gpu()."
+            )
+        share = max(1, cores() // here) if here > 1 else None
+        local = replace(self.local, workers=self.local.workers or share)
+        return TorchrunClients(Link(device), local.open(task, exchanges, fresh), fresh)
+
+
+def launched() -> bool:
+    """Whether torchrun started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def own_gpu() -> str:
+    return f"cuda:{number('LOCAL_RANK')}"
+
+
+def number(name: str) -> int:
+    """What torchrun tells its processes."""
+    if name not in os.environ:
+        raise InvalidInput(
+            f"engine='torchrun': {name} is not set, so torchrun did not start this process. Start the script with "
+            "`torchrun --nproc-per-node 2 SCRIPT.py`, or use engine='local'."
+        )
+    return int(os.environ[name])
+
+
+class TorchrunClients:
+    """What a client remembers is held by the process that last worked for it, and follows it to the next one."""
+
+    def __init__(self, link: Link, local: LocalClients, fresh: Callable[[Vec], State]) -> None:
+        self.link, self.local, self.task, self.exchanges = link, local, local.task, local.exchanges
+        lasting = bool(fresh(Replica(self.task.model).row())) or self.task.buffers == "local"
+        self.remembers = lasting or sum(exchange.remembers for exchange in self.exchanges.values()) > 1
+        self.holder: dict[int, int] = {}  # client: rank
+        self.staged: dict[int, int] = {}  # the same, in this round
+        self.unsaved: set[int] = set()  # clients whose memory changed, elsewhere than at the leader's, since it saved
+
+    def about(self) -> dict[str, Any]:
+        return {**self.local.about(), "engine": "torchrun", "processes": self.link.world}
+
+    # What the leader's session asks for. Followers hear of it in follow().
+
+    def exchange(self, order: Order) -> Reply:
+        facts = {k: getattr(order, k) for k in ("kind", "round", "cohort", "limit", "call")}
+        sent = {f"broadcast/{k}": v for k, v in order.broadcast.items()}
+        self.link.say({"do": "exchange", **facts}, {"x": order.x, "stats": order.stats, **sent})
+        answers, fields, weight = self._exchange(order)
+        return replied(answers, fields, weight)
+
+    def commit(self) -> None:
+        if self.remembers:
+            self.link.say({"do": "commit"})
+        self._commit()
+
+    def discard(self) -> None:
+        if self.remembers:
+            self.link.say({"do": "discard"})
+        self._discard()
+
+    def evaluate(self, x: Vec, stats: Vec, test: Samples, scaling: Vec | None = None) -> tuple[float, float | None]:
+        told = {} if scaling is None else {"scaling": scaling}
+        self.link.say({"do": "evaluate"}, {"x": x, "stats": stats, **told})
+        return score(self.task.loss, self._outputs(x, stats, test, scaling))
+
+    def state(self) -> dict[str, Tensor]:
+        if self.unsaved:
+            self.link.say({"do": "collect", "clients": sorted(self.unsaved)})
+            self._collect(sorted(self.unsaved))
+            self.unsaved.clear()
+        return self.local.state()
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """All of it comes to the leader, and goes from there to whoever works for a client."""
+        self.local.restore(state)
+        clients = [c for c in range(len(self.task.clients)) if self.local.remembers(c)]
+        self.link.say({"do": "restored", "clients": clients})
+        self._restored(clients)
+
+    def close(self, outcome: Contents | None = None) -> None:
+        if not self.link.broken and self.link.rank == LEADER:
+            tensors, facts = outcome or ({}, {})
+            self.link.say({"do": "close", "facts": facts}, tensors)
+            self.link.part()
+        self.local.close()
+
+    def follow(self, test: Samples | None) -> Contents:
+        """Do what the leader asks for, until the run is over; then, what it came to."""
+        while True:
+            facts, tensors = self.link.hear()
+            match facts.pop("do"):
+                case "exchange":
+                    x, stats = tensors.pop("x"), tensors.pop("stats")
+                    sent = {k.removeprefix("broadcast/"): v for k, v in tensors.items()}
+                    self._exchange(Order(x=x, stats=stats, broadcast=sent, **facts))
+                case "commit":
+                    self._commit()
+                case "discard":
+                    self._discard()
+                case "evaluate":
+                    assert test is not None, "the leader has a test set, and this process has none"
+                    self._outputs(tensors["x"], tensors["stats"], test, tensors.get("scaling"))
+                case "collect":
+                    self._collect(facts["clients"])
+                case "restored":
+                    self._restored(facts["clients"])
+                case "close":
+                    self.link.part()
+                    self.local.close()
+                    if not tensors:
+                        raise Ended("The process of rank 0 ended the run; its own output says why.")
+                    return tensors, facts["facts"]
+
+    # What every process does.
+
+    def _exchange(self, order: Order) -> tuple[list[Answer], State, float]:
+        """(answers of all, aggregate, weight) at the leader's."""
+        parts = self.local.parts(order)
+        ranks = deal([self._cost(order, part) for part in parts], self.link.world)
+        if self.remembers and self.exchanges[order.kind].remembers:
+            self._fetch({order.cohort[p][0]: r for part, r in zip(parts, ranks, strict=True) for p in part})
+        total = self.exchanges[order.kind].total()
+        mine = [part for part, rank in zip(parts, ranks, strict=True) if rank == self.link.rank]
+        answers = self.local.answers(order, mine, total)
+        received = [a for data in self.link.gather(_packed(answers)) if data for a in _unpacked(data)]
+        return received, *merged(self.link, total, self.exchanges[order.kind].total)
+
+    def _cost(self, order: Order, part: Sequence[int]) -> int:
+        sizes, most = self.task.clients.sizes, self.task.batch_size
+        return sum(tau * min(sizes[c], most or sizes[c]) for c, tau in (order.cohort[p] for p in part))
+
+    def _fetch(self, target: Mapping[int, int]) -> None:
+        """Memories go where their clients are to be worked for."""
+        rank, outgoing, moves = self.link.rank, [State() for _ in range(self.link.world)], False
+        for client, to in target.items():
+            at = self.staged.get(client, self.holder.get(client, to))
+            moves |= at != to
+            if rank == at != to and self.local.remembers(client):
+                outgoing[to] |= self.local.memory(client)
+        if moves:
+            for data in self.link.swap([pack(o, {}) for o in outgoing]):
+                self.local.stage(unpack(data, "a message of another process")[0])
+        self.staged |= target
+
+    def _commit(self) -> None:
+        rank = self.link.rank
+        for client, now in self.staged.items():
+            if now != rank:
+                self.local.forget(client)
+        self.local.commit()
+        self.holder |= self.staged
+        if rank == LEADER:
+            self.unsaved = {c for c in {*self.unsaved, *self.staged} if self.holder[c] != LEADER}
+        self.staged.clear()
+
+    def _discard(self) -> None:
+        self.local.discard()
+        self.staged.clear()
+
+    def _collect(self, clients: Sequence[int]) -> None:
+        """Copies of memories, to the leader."""
+        mine = [c for c in clients if self.holder[c] == self.link.rank and self.local.remembers(c)]
+        found = {k: v for c in mine for k, v in self.local.memory(c).items()}
+        for data in self.link.gather(pack(found, {})):
+            if data:
+                self.local.stage(unpack(data, "a message of another process")[0])
+        if self.link.rank == LEADER:
+            self.local.commit()
+
+    def _restored(self, clients: Sequence[int]) -> None:
+        self.holder = dict.fromkeys(clients, LEADER)
+        self.staged.clear()
+
+    def _outputs(self, x: Vec, stats: Vec, test: Samples, scaling: Vec | None) -> list[tuple[Tensor, Tensor]]:
+        """(outputs, targets) of the whole test set, at the leader's."""
+        parts = evaluation_parts(len(test))
+        ranks = deal([len(part) for part in parts], self.link.world)
+        mine = [part for part, rank in zip(parts, ranks, strict=True) if rank == self.link.rank]
+        found = {}
+        if mine:
+            parts_of_all = zip(*self.local.outputs(x, stats, test, mine, scaling), strict=True)
+            output, targets = (torch.cat(v) for v in parts_of_all)
+            found = {"output": output, "targets": targets}
+        results = [
+            unpack(data, "a message of another process")[0] for data in self.link.gather(pack(found, {})) if data
+        ]
+        return [(r["output"].to(x.device), r["targets"].to(x.device)) for r in results if r]
+
+
+def deal(costs: Sequence[float], world: int) -> list[int]:
+    """Whose every chunk is: neighbours stay together, so that few nodes of the sum's tree are open; shares of like cost."""
+    whole, before, ranks = sum(costs), 0.0, []
+    for cost in costs:
+        ranks.append(min(world - 1, int(world * (before + cost / 2) / whole)))
+        before += cost
+    return ranks
+
+
+def merged(link: Link, total: Aggregator, start: Callable[[], Aggregator]) -> tuple[State, float]:
+    """(aggregate, weight) of what all processes have, at the leader's. Each process merges a slice of all nodes."""
+    nodes = sorted(total.nodes.items())
+    layout = {k: (str(v.dtype), v.numel()) for _, node in nodes[:1] for k, v in node.fields.items()}
+    mine = {"nodes": [(*place, node.weight) for place, node in nodes], "layout": layout}
+    told = [json.loads(data) for data in link.swap([json.dumps(mine).encode()] * link.world)]
+    layout = next((t["layout"] for t in told if t["layout"]), {})
+    fields, weight = State(), 0.0
+    for dtype in sorted({dtype for dtype, _ in layout.values()}):
+        sizes = {k: n for k, (d, n) in layout.items() if d == dtype}
+        numbers = sum(sizes.values())
+        rows = [torch.cat([node.fields[k].reshape(-1) for k in sizes]) for _, node in nodes]
+        like = torch.empty(0, dtype=getattr(torch, dtype.removeprefix("torch.")), device=link.device)
+        edges = [numbers * rank // link.world for rank in range(link.world + 1)]
+        own = edges[link.rank + 1] - edges[link.rank]
+        pieces = [torch.cat([row[a:b] for row in rows] or [like]) for a, b in pairwise(edges)]
+        slices = start()
+        for t, part in zip(told, link.trade(pieces, [own * len(t["nodes"]) for t in told]), strict=True):
+            for (level, position, w), row in zip(t["nodes"], part.view(len(t["nodes"]), own), strict=True):
+                slices.place(level, position, Node(w, {"slice": row}))
+        found, weight = slices.finish()
+        lengths = [b - a for a, b in pairwise(edges)] if link.rank == LEADER else [0] * link.world
+        whole = link.trade([found["slice"] if r == LEADER else like for r in range(link.world)], lengths)
+        if link.rank == LEADER:
+            fields |= zip(sizes, torch.split(torch.cat(whole), list(sizes.values())), strict=True)
+    return fields, weight
+
+
+def _packed(answers: Sequence[Answer]) -> bytes:
+    return json.dumps([{**vars(a), "lost": list(a.lost.items())} for a in answers]).encode()
+
+
+def _unpacked(data: bytes) -> list[Answer]:
+    return [Answer(**{**a, "lost": dict(a["lost"]), "refused": Counter(a["refused"])}) for a in json.loads(data)]

@@ -1,0 +1,1 @@
+"""Papers reproduced, benchmarks, theory checked; only the command line knows of it."""

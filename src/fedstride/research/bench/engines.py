@@ -1,0 +1,159 @@
+"""The engines that are compared. Each runs in a process of its own and answers requests, so that repeats can alternate."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from signal import SIGKILL
+from typing import IO, Any, cast
+
+from fedstride.core.errors import FedstrideError
+
+PROGRAMS = Path(__file__).parent / "peers"
+PATIENCE = 300.0  # seconds to wait for one answer
+
+
+class EngineFailed(FedstrideError):
+    """An engine ended, or did not answer."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    name: str
+    command: tuple[str, ...]  # the folder with the work is appended
+    variables: Mapping[str, str] = field(default_factory=dict)
+    dtype: str = "float64"  # in which its results are checked,
+    bound: float = 1e-9  # and the largest relative difference allowed
+    peer: bool = False
+
+    @property
+    def missing(self) -> bool:
+        return not Path(self.command[0]).exists()
+
+
+def _peer(name: str, launcher: tuple[str, ...] = (), **more: Any) -> Engine:
+    python = str(Path(".peers").absolute() / name / "bin" / "python")
+    return Engine(name, (python, *launcher, str(PROGRAMS / f"run_{name}.py")), peer=True, **more)
+
+
+BY_HAND = Engine("by hand", (sys.executable, str(PROGRAMS / "by_hand.py")))
+FEDSTRIDE = Engine("fedstride", (sys.executable, str(PROGRAMS / "run_fedstride.py")))
+
+
+def engines() -> dict[str, Engine]:
+    """By name; the peers are where `make bench-peers` puts them, under the current folder."""
+    two = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(os.cpu_count()))
+    # pfl's updates are float32, in which two right ways to train a CNN differ by 1e-2 of the way trained.
+    known = (
+        BY_HAND,
+        FEDSTRIDE,
+        _peer("pfl", two, variables={"OMP_NUM_THREADS": "1"}, dtype="float32", bound=3e-2),
+        _peer("flower", variables={"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}),
+        _peer("fedjax", variables={"JAX_PLATFORMS": "cpu"}),
+    )
+    return {e.name: e for e in known}
+
+
+class Worker:
+    """An engine at work on a folder. Use it as a context: its processes end with it."""
+
+    def __init__(self, engine: Engine, folder: Path) -> None:
+        self.engine, self.log = engine, folder / f"{engine.name}.log"
+        env = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+        paths = [str(PROGRAMS)] if engine.peer else [str(PROGRAMS), *sys.path]
+        env |= {
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "FLWR_HOME": str(folder / "flwr"),
+            **engine.variables,
+        }
+        if len(str(folder)) < 40:  # the paths of Ray's sockets must be short
+            env["RAY_TMPDIR"] = str(folder)
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [*engine.command, str(folder)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=env,
+                cwd=folder,
+                text=True,
+                start_new_session=True,  # Ctrl-C is for the benchmark, which ends its workers
+            )
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        family = _family(self.process.pid)
+        with suppress(OSError):
+            cast(IO[str], self.process.stdin).close()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=2)
+        for pid, born in family.items():
+            if _stat(pid)[19] == born:  # the number may belong to another by now
+                with suppress(ProcessLookupError):
+                    os.kill(pid, SIGKILL)
+        self.process.kill()
+        self.process.wait()
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        asked, answers = cast(IO[str], self.process.stdin), cast(IO[str], self.process.stdout)
+        with suppress(BrokenPipeError):
+            print(json.dumps(request), file=asked, flush=True)
+        ready, _, _ = select.select([answers], [], [], PATIENCE)
+        line = answers.readline() if ready else ""
+        if not line:
+            why = "has ended" if ready else f"did not answer within {PATIENCE:.0f} s"
+            lines = [text.strip()[:200] for text in self.log.read_text(errors="replace").splitlines()]
+            errors = [text for text in lines if "Error: " in text][:1] or [text for text in lines if text][-1:]
+            raise EngineFailed(": ".join([f"{self.engine.name} {why}", *errors]))
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def peak(self) -> int | None:
+        """Bytes: the sum of the peaks of its processes; None where the system does not say."""
+        peaks = [_peak(pid) for pid in _family(self.process.pid)]
+        return sum(peaks) or None
+
+    def cpu_seconds(self) -> dict[int, float]:
+        """By process."""
+        used = {pid: _stat(pid)[11:13] for pid in _family(self.process.pid)}
+        return {pid: (int(user) + int(system)) / os.sysconf("SC_CLK_TCK") for pid, (user, system) in used.items()}
+
+
+def cpu_seconds() -> float | None:
+    """What all processes of the machine have used, and others on its host have taken; None where the system does not say."""
+    with suppress(OSError):
+        user, nice, system, _, _, *interrupts_and_stolen = map(int, Path("/proc/stat").read_text().split()[1:9])
+        return (user + nice + system + sum(interrupts_and_stolen)) / os.sysconf("SC_CLK_TCK")
+    return None
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields after the name: 1 is the parent, 11 and 12 the time used, 19 when it was born."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return ["0"] * 20
+
+
+def _family(root: int) -> dict[int, str]:
+    """A process and all that descend from it -> when each was born."""
+    everyone = {int(p.name): _stat(int(p.name)) for p in Path("/proc").glob("[0-9]*")}
+    found = {root: everyone.get(root, _stat(root))[19]}
+    while more := {pid: s[19] for pid, s in everyone.items() if int(s[1]) in found and pid not in found}:
+        found |= more
+    return found
+
+
+def _peak(pid: int) -> int:
+    with suppress(OSError, StopIteration):
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
+    return 0

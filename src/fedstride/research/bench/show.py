@@ -1,0 +1,208 @@
+"""What was measured, for readers: rows of a table, Markdown, a page with charts, and a picture."""
+
+from __future__ import annotations
+
+import html
+import math
+from typing import Any
+
+from plotly.io import to_html
+
+from fedstride.app.report import theme
+from fedstride.research.bench.engines import BY_HAND, FEDSTRIDE
+from fedstride.research.bench.speed import PLAIN, TARGETS
+
+Report = dict[str, Any]
+BUSY = 0.05  # a load by others from which on figures mean little: threads that wait for each other slow down most
+Rows = list[list[str]]
+
+
+def rivals(report: Report) -> list[str]:
+    """The engines that are compared with the loop by hand, in the order in which they were asked for."""
+    every = dict.fromkeys(n for result in report["workloads"].values() for n in result["engines"])
+    return [n for n in every if n not in (BY_HAND.name, PLAIN)]
+
+
+def table(report: Report) -> Rows:
+    """Head first: times faster than by hand; then what the figures rest on."""
+    engines = rivals(report)
+    head = ["work", "by hand, s/round", *engines, "target", "of matmul peak", "memory, MiB", "difference"]
+    rows = [head]
+    for name, result in report["workloads"].items():
+        hand, ours = result["engines"][BY_HAND.name], result["engines"].get(FEDSTRIDE.name, {})
+        seconds = f"{_median(hand['seconds']):.3g}" if hand["seconds"] else "-"
+        pair = [t for t in (hand, ours) if t]
+        rows.append(
+            [
+                name,
+                seconds,
+                *(_cell(result["engines"].get(e)) for e in engines),
+                f"{TARGETS[name]:g}" if name in TARGETS else "",
+                " / ".join(_percent(t["share_of_peak"]) for t in pair),
+                " / ".join(_mebibytes(t["peak_bytes"]) for t in pair),
+                "-" if ours.get("difference") is None else f"{ours['difference']:.0e}",
+            ]
+        )
+    return rows
+
+
+def growth(report: Report) -> Rows:
+    rows = [["what grows", "how many", "ms a round", "times the first", "peak memory, MiB"]]
+    for what, points in report["growth"].items():
+        first = points[0]["seconds"]
+        for p in points:
+            known = p["seconds"] is not None
+            times = f"{p['seconds'] / first:.3g}" if known and first else "-"
+            milliseconds = f"{1e3 * p['seconds']:.1f}" if known else "failed"
+            rows.append([what, f"{p['n']:,}", milliseconds, times, _mebibytes(p["peak_bytes"])])
+    return rows
+
+
+def claims(report: Report) -> Rows:
+    rows = [["claim", "measured", "target", ""]]
+    for c in report["claims"]:
+        bound = f"{c['relation']} {c['bound']:.3g}"
+        rows.append([c["what"], f"{c['measured']:.3g}", bound, "met" if c["kept"] else "missed"])
+    return rows
+
+
+def notes(report: Report) -> list[str]:
+    """One line for everything that has no figure."""
+    found: dict[str, None] = {}
+    for name, result in report["workloads"].items():
+        if result["foreign_load"] > BUSY:
+            found[
+                f"{name}: other programs used up to {result['foreign_load']:.0%} of the cores; measure again when they rest"
+            ] = None
+        for engine, t in result["engines"].items():
+            if t["status"] not in ("ok", "unsupported"):
+                key = f"{engine}: {t['note']}" if t["status"] == "missing" else f"{name}, {engine}: {t['note']}"
+                found[key] = None
+    for what, points in report["growth"].items():
+        found |= {f"{p['n']:,} {what}: {p['note']}": None for p in points if "note" in p}
+    return list(found)
+
+
+def about(report: Report) -> str:
+    m = report["machine"]
+    rate = max((r["matmul_flops"] for r in report["workloads"].values()), default=0) / 1e9
+    measured = f", {rate:.0f} GFLOP/s in float32 matrix products" if rate else ""
+    return f"{m['cpu']}, {m['cores']} cores{measured}; PyTorch {m['torch']}, {m['threads']} threads; {report['repeats']} repeats"
+
+
+def markdown(report: Report) -> str:
+    parts = [about(report)] + [
+        as_markdown(rows) for rows in (table(report), claims(report), growth(report)) if len(rows) > 1
+    ]
+    return "\n\n".join([*parts, *(f"- {note}" for note in notes(report))])
+
+
+def page(report: Report) -> str:
+    """One file that needs nothing else."""
+    results = report["workloads"]
+    bars = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": html.escape(engine),
+            "y": list(results),
+            "base": 1,  # by hand; a bar is as long as its x
+            "x": [(t := r["engines"].get(engine)) and t["ratio"] and t["ratio"] - 1 for r in results.values()],
+            "customdata": [(t := r["engines"].get(engine)) and t["ratio"] for r in results.values()],
+            "hovertemplate": "%{customdata:.3g}",
+            "marker": {"color": theme.colour(i)},
+        }
+        for i, engine in enumerate(rivals(report))
+    ]
+    x = {"type": "log", "title": {"text": "times faster than the loop written by hand"}, "showgrid": True}
+    y = {"autorange": "reversed", "nticks": len(results), "showgrid": False}
+    layout = theme.layout(120 + 60 * len(results), xaxis=x, yaxis=y, showlegend=True, hovermode="y unified")
+    figures = [("Speed", {"data": bars, "layout": layout})] if results else []
+    for what, points in report["growth"].items():
+        curves = {
+            "milliseconds a round": [p["seconds"] and 1e3 * p["seconds"] for p in points],
+            "peak memory, MiB": [p["peak_bytes"] and p["peak_bytes"] / 2**20 for p in points],
+        }
+        lines = [
+            {"type": "scatter", "name": name, "x": [p["n"] for p in points], "y": v, "line": {"color": theme.colour(i)}}
+            for i, (name, v) in enumerate(curves.items())
+        ]
+        axes = {"xaxis": {"type": "log", "title": {"text": what}, "dtick": 1}, "yaxis": {"type": "log", "dtick": 1}}
+        figures.append((f"Growth with {what}", {"data": lines, "layout": theme.layout(320, showlegend=True, **axes)}))
+    style = "font: 15px/1.5 system-ui, sans-serif; max-width: 900px; margin: 2rem auto; padding: 0 1rem"
+    start = (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>fedstride: speed</title><body style="{style}">'
+    )
+    body = [start, f"<h1>fedstride: speed</h1><p>{html.escape(about(report))}</p>"]
+    for i, (title, figure) in enumerate(figures):
+        chart = to_html(figure, full_html=False, include_plotlyjs=i == 0, config={"displayModeBar": False})
+        body += [f"<h2>{html.escape(title)}</h2>", chart]
+    return "\n".join([*body, "</body></html>\n"])
+
+
+def svg(report: Report) -> str:
+    """Bars on a logarithmic axis, as a picture for documents."""
+    engines = rivals(report)
+    bars = [  # workload, engine, ratio
+        [(i, t["ratio"]) for i, e in enumerate(engines) if (t := r["engines"].get(e)) and t["ratio"]]
+        for r in report["workloads"].values()
+    ]
+    ratios = [ratio for group in bars for _, ratio in group] + [1.0]
+    low, high = 10 ** math.floor(math.log10(min(ratios))), 10 ** math.ceil(math.log10(max(*ratios, 10)))
+    left, width, top = 90, 560, 34
+
+    def at(ratio: float) -> float:
+        return left + width * math.log(ratio / low) / math.log(high / low)
+
+    muted, ink, rule = (theme.PAGE[name][0] for name in ("muted", "ink", "rule"))
+    y, shapes = top, []
+    for name, group in zip(report["workloads"], bars, strict=True):
+        middle = y + 7 * max(len(group), 1)
+        shapes.append(f'<text x="{left - 8}" y="{middle + 4}" text-anchor="end" fill="{ink}">{name}</text>')
+        for i, ratio in group:
+            start, end = sorted((at(1), at(ratio)))
+            shapes.append(
+                f'<rect x="{start:.1f}" y="{y}" width="{end - start:.1f}" height="12" fill="{theme.colour(i)}"/>'
+                f'<text x="{end + 4:.1f}" y="{y + 10}" fill="{muted}" font-size="10">{ratio:.3g}</text>'
+            )
+            y += 14
+        y += 12
+    ticks = [10.0**k for k in range(round(math.log10(low)), round(math.log10(high)) + 1)]
+    lines = "".join(
+        f'<line x1="{at(t):.1f}" x2="{at(t):.1f}" y1="{top - 6}" y2="{y}" stroke="{muted if t == 1 else rule}"/>'
+        f'<text x="{at(t):.1f}" y="{y + 14}" text-anchor="middle" fill="{muted}">{t:g}</text>'
+        for t in ticks
+    )
+    legend = "".join(
+        f'<rect x="{left + 110 * i}" y="8" width="10" height="10" fill="{theme.colour(i)}"/>'
+        f'<text x="{left + 110 * i + 15}" y="17" fill="{ink}">{e}</text>'
+        for i, e in enumerate(engines)
+    )
+    caption = f'<text x="{left}" y="{y + 32}" fill="{muted}">times faster than the loop written by hand</text>'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 40} {y + 40}" font-family="sans-serif" font-size="12">'
+    return f'{head}<rect width="100%" height="100%" fill="{theme.PAGE["paper"][0]}"/>{lines}{"".join(shapes)}{legend}{caption}</svg>\n'
+
+
+def _cell(timed: dict[str, Any] | None) -> str:
+    if timed is None or timed["status"] == "unsupported":
+        return "-"
+    return (
+        f"{timed['ratio']:.2f}" if timed["status"] == "ok" else {"wrong": "WRONG"}.get(timed["status"], timed["status"])
+    )
+
+
+def _median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
+
+
+def _mebibytes(size: int | None) -> str:
+    return "-" if size is None else f"{size / 2**20:,.0f}"
+
+
+def as_markdown(rows: Rows) -> str:
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])

@@ -1,0 +1,282 @@
+"""What tuning costs, for readers: rows of tables, Markdown, one picture, and a page around it."""
+
+from __future__ import annotations
+
+import html
+import math
+import statistics
+from typing import Any
+
+from fedstride.app.report import theme
+from fedstride.research.bench.show import Rows, as_markdown
+from fedstride.research.bench.tasks import GROUPS
+from fedstride.research.bench.verdicts import BEST, THREE, Difference
+
+Report = dict[str, Any]
+TITLE = "What tuning costs, and what it buys"
+NAMES = {"fedavg": "FedAvg", "fedavgm": "FedAvgM", "fedexp": "FedExP", BEST: "the best of the three"}
+TUNING = "Tuned methods have one setting per task for all seeds, picked by test score, which favours them."
+FIT = (
+    "A fit is the way from the test loss of the best constant prediction to the lowest one of any run with this seed, in "
+    "per cent."
+)
+
+
+def rivals(report: Report) -> list[str]:
+    """Those of the three that were run, and the best of them."""
+    return list(next(iter(report["ahead"].values())))
+
+
+def by_task(report: Report) -> Rows:
+    """Scores of the three tuned methods and of `auto`, and points ahead with 95 % intervals over the seeds."""
+    three = [name for name in THREE if name in rivals(report)]
+    scores = [f"{NAMES[name]}, tuned" for name in three]
+    ahead = [f"ahead of {NAMES[name]}" for name in rivals(report)]
+    rows = [["task", "score", "best rate", *scores, "auto", *ahead, "price of tuning"]]
+    for task in ordered(report):
+        found, about = _by_method(report, task), report["tasks"][task]
+        rows.append(
+            [
+                task,
+                about["score"],
+                f"{_rate(found['fedavg']['setting']):.3g}",
+                *(f"{found[name]['score']:.1f}" for name in (*three, "auto")),
+                *(_interval(report["ahead"][task][name]) for name in rivals(report)),
+                f"{_price(found):.1f}",
+            ]
+        )
+    return rows
+
+
+def by_group(report: Report) -> Rows:
+    """`auto` against each rival, over the tasks of a group; in brackets those whose interval leaves out 0."""
+    rows = [["group", "tasks", "ahead of tuned", "mean", "median", "worst", "worst on", "won", "lost"]]
+    for group, some in report["groups"].items():
+        for rival, s in some.items():
+            rows.append([group, str(s["tasks"]), NAMES[rival], *_summed(s)])
+    return rows
+
+
+def by_method(report: Report) -> Rows:
+    """Each method over all tasks: points ahead of tuned FedAvg, and what finding its setting cost in runs of `auto`."""
+    head = ["method", "settings", "at an edge", "diverged", "mean", "median", "worst", "worst on"]
+    rows = [[*head, "gradients", "forwards", "bytes", "seconds"]]
+    found = {task: _by_method(report, task) for task in report["tasks"]}
+    for name, settings in report["settings"].items():
+        ahead = {task: some[name]["score"] - some["fedavg"]["score"] for task, some in found.items()}
+        worst = min(ahead, key=ahead.__getitem__)
+        costs = [
+            statistics.fmean(some[name][what] / max(some["auto"][of], 1e-9) for some in found.values())
+            for what, of in (
+                ("gradients", "gradients"),
+                ("forwards", "gradients"),
+                ("bytes", "bytes"),
+                ("seconds", "seconds"),
+            )
+        ]
+        rows.append(
+            [
+                name,
+                str(settings),
+                str(sum(some[name]["edge"] for some in found.values())),
+                f"{sum(some[name]['diverged'] for some in found.values())} of {sum(some[name]['runs'] for some in found.values())}",
+                *(f"{v:+.1f}" for v in (statistics.fmean(ahead.values()), statistics.median(ahead.values()))),
+                f"{ahead[worst]:+.1f}",
+                worst,
+                *(f"{cost:.1f}" for cost in costs),
+            ]
+        )
+    return rows
+
+
+def scaled(report: Report) -> Rows:
+    """Points that `auto` loses where the problem is multiplied by a number."""
+    if not report["scaled"]:
+        return [["task"]]
+    rows = [["points lost", *next(iter(report["scaled"].values()))]]
+    return rows + [[task, *(_interval(d) for d in costs.values())] for task, costs in report["scaled"].items()]
+
+
+def claims(report: Report) -> Rows:
+    rows = [["claim", "group", "on", "measured", "target", ""]]
+    for c in report["claims"]:
+        bound, verdict = f"{c['relation']} {c['bound']:g}", "met" if c["kept"] else "missed"
+        rows.append([c["what"], c["group"], c["task"], f"{c['measured']:.2f}", bound, verdict])
+    return rows
+
+
+def tables(report: Report) -> list[Rows]:
+    every = (claims(report), by_group(report), by_task(report), by_method(report), scaled(report))
+    return [rows for rows in every if len(rows) > 1]
+
+
+def about(report: Report) -> str:
+    settings = ", ".join(f"{name} {count}" for name, count in report["settings"].items() if count > 1)
+    return f"{len(report['tasks'])} tasks, {report['seeds']} seed(s), averaged read-out; settings tried: {settings}. {TUNING}"
+
+
+def markdown(report: Report) -> str:
+    return "\n\n".join([f"{about(report)} {FIT}", *map(as_markdown, tables(report))])
+
+
+def variants(report: Report) -> Rows:
+    """Of an ablation: points ahead of `auto`, over the tasks."""
+    rows = [["variant of auto", "mean", "median", "worst", "worst on", "won", "lost"]]
+    return rows + [[name, *_summed(s)] for name, s in report["variants"].items()]
+
+
+def variants_by_task(report: Report) -> Rows:
+    """Of an ablation: the score of `auto`, and points ahead of it with 95 % intervals over the seeds."""
+    rows = [["task", "auto", *report["variants"]]]
+    for task, scores in report["scores"].items():
+        ahead = [_interval(report["ahead"][name][task]) for name in report["variants"]]
+        rows.append([task, f"{scores['auto']:.1f}", *ahead])
+    return rows
+
+
+def ordered(report: Report) -> list[str]:
+    """Tasks by group, and within a group from the most points ahead of tuned FedAvg to the least."""
+    groups = list(GROUPS)
+    return sorted(
+        report["tasks"],
+        key=lambda t: (groups.index(report["tasks"][t]["group"]), -report["ahead"][t]["fedavg"]["mean"]),
+    )
+
+
+# The picture
+
+LEFT, WIDTH, RIGHT, ROW = 300, 380, 70, 16  # pixels: names, scale, price; height of a row
+LIMITS = (-10.0, 20.0)  # points; what lies beyond is an arrow with a number
+CLASSES = {  # colours of theme.py, for light and dark pages
+    **{name: theme.PAGE[name] for name in ("ink", "muted", "rule")},
+    "fedavg": theme.SERIES[0],
+    "best": theme.SERIES[1],
+}
+
+
+def svg(report: Report) -> str:
+    """One row per task: points of `auto` ahead of tuned FedAvg with their interval, and of the best of the three."""
+    low, high = _range(report)
+
+    def at(points: float) -> float:
+        return LEFT + WIDTH * (min(max(points, low), high) - low) / (high - low)
+
+    y, shapes, group = 44, [], ""
+    for task in ordered(report):
+        ahead, row = report["ahead"][task], report["tasks"][task]
+        if row["group"] != group:
+            group = row["group"]
+            y += 26
+            shapes.append(_text(8, y, GROUPS[group], "ink", more=' font-weight="bold"'))
+        y += ROW
+        shapes.append(_text(LEFT - 12, y + 4, row["what"], "ink", "end"))
+        shapes.append(f'<path class="rule" d="M{LEFT} {y}H{LEFT + WIDTH}" stroke-dasharray="1 4"/>')
+        if BEST in ahead:
+            shapes += _mark(ahead[BEST], y, at, (low, high), "best")
+        shapes += _mark(ahead["fedavg"], y, at, (low, high), "fedavg")
+        shapes.append(
+            _text(LEFT + WIDTH + RIGHT - 16, y + 4, f"{_price(_by_method(report, task)):.1f}", "muted", "end")
+        )
+    bottom = y + 14
+    every = 1 if high - low <= 8 else 2 if high - low <= 16 else 5
+    ticks = [v for v in range(math.ceil(low), math.floor(high) + 1) if v % every == 0]
+    lines = [
+        f'<path class="{"zero" if v == 0 else "rule"}" d="M{at(v):.1f} 52V{bottom}"/>'
+        + _text(at(v), bottom + 15, f"{v:+d}" if v else "0", "muted", "middle")
+        for v in ticks
+    ]
+    best = BEST in rivals(report)
+    words = [
+        f'<circle class="fedavg" cx="{LEFT + 6}" cy="14" r="4.5"/>',
+        _text(LEFT + 16, 18, "ahead of tuned FedAvg, 95 % interval", "ink"),
+        f'<circle class="best hollow" cx="{LEFT + 6}" cy="32" r="3.5"/>' if best else "",
+        _text(LEFT + 16, 36, "ahead of the best of tuned FedAvg, FedAvgM, FedExP", "ink") if best else "",
+        _text(LEFT + WIDTH + RIGHT - 16, 52, "price", "muted", "end"),
+        _text(LEFT, bottom + 32, "points of auto ahead; price: gradients of tuning FedAvg, in runs of auto", "muted"),
+    ]
+    size = f"0 0 {LEFT + WIDTH + RIGHT} {bottom + 42}"
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{size}" font-family="system-ui, sans-serif" font-size="12">'
+    )
+    return f"{head}{_style()}{''.join([*lines, *shapes, *words])}</svg>\n"
+
+
+def _range(report: Report) -> tuple[float, float]:
+    """Of the scale: all means and intervals, within the limits."""
+    shown = [d for ahead in report["ahead"].values() for name, d in ahead.items() if name in ("fedavg", BEST)]
+    low = min(d["mean"] - (d["half"] or 0) for d in shown)
+    high = max(d["mean"] + (d["half"] or 0) for d in shown)
+    return math.floor(max(LIMITS[0], min(low, -1.0))), math.ceil(min(LIMITS[1], max(high, 3.0)))
+
+
+def _mark(d: Difference, y: int, at: Any, limits: tuple[float, float], kind: str) -> list[str]:
+    """A dot with its interval, or an arrow with a number where the dot is off the scale."""
+    mean, half = d["mean"], d["half"] or 0.0
+    if limits[0] <= mean <= limits[1]:
+        line = f'<path class="{kind} line" d="M{at(mean - half):.1f} {y}H{at(mean + half):.1f}"/>' if half else ""
+        if kind == "best":
+            return [f'<circle class="best hollow" cx="{at(mean):.1f}" cy="{y}" r="3.5"/>']
+        return [line, f'<circle class="{kind}" cx="{at(mean):.1f}" cy="{y}" r="4.5"/>']
+    way = 1 if mean > limits[1] else -1
+    tip, inside = at(mean), 34 if kind == "best" else 0  # two arrows of a row stand side by side
+    start = tip - way * (9 + inside)
+    arrow = f'<path class="{kind}" d="M{start:.1f} {y - 4}L{start + way * 8:.1f} {y}L{start:.1f} {y + 4}Z"/>'
+    return [arrow, _text(start - way * 3, y + 4, f"{mean:+.0f}", kind, "end" if way > 0 else "start")]
+
+
+def _text(x: float, y: float, words: str, colour: str, anchor: str = "start", more: str = "") -> str:
+    return f'<text class="{colour}" x="{x:.1f}" y="{y}" text-anchor="{anchor}"{more}>{html.escape(words)}</text>'
+
+
+def _style() -> str:
+    """The page behind the picture shows through: only the colours of what is drawn follow its light or dark scheme."""
+
+    def colours(i: int) -> str:
+        filled = "".join(f".{name}{{fill:{both[i]}}}" for name, both in CLASSES.items())
+        lines = "".join(f".{name}.line{{stroke:{both[i]}}}" for name, both in CLASSES.items())
+        hollow = f".hollow{{fill:none;stroke:{CLASSES['best'][i]};stroke-width:1.8}}"
+        return f"{filled}{lines}{hollow}.rule{{stroke:{CLASSES['rule'][i]}}}.zero{{stroke:{CLASSES['muted'][i]}}}"
+
+    fixed = ".line{stroke-width:2.2;opacity:.55}"
+    return f"<style>{colours(0)}{fixed}@media (prefers-color-scheme:dark){{{colours(1)}}}</style>"
+
+
+def page(report: Report) -> str:
+    """One file that needs nothing else."""
+    style = (
+        ":root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2rem auto;padding:0 1rem}"
+        "svg{max-width:840px}table{font-size:13px}td,th{padding:2px 10px;text-align:right}td:first-child,th:first-child{text-align:left}"
+    )
+    words = f"<h1>{TITLE}</h1><p>{html.escape(about(report))} {html.escape(FIT)}</p>"
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>fedstride: {TITLE}</title><style>{style}</style>'
+        f"<body>{words}{svg(report)}{''.join(map(_html, tables(report)))}</body></html>\n"
+    )
+
+
+def _html(rows: Rows) -> str:
+    tags = ["th", *["td"] * (len(rows) - 1)]
+    lines = ["".join(f"<{t}>{html.escape(text)}</{t}>" for text in row) for t, row in zip(tags, rows, strict=True)]
+    return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table><br>"
+
+
+def _by_method(report: Report, task: str) -> dict[str, Any]:
+    return {row["method"]: row for row in report["results"][task]}
+
+
+def _price(found: dict[str, Any]) -> float:
+    """Gradients of all runs of FedAvg over those of `auto`."""
+    return float(found["fedavg"]["gradients"] / max(1, found["auto"]["gradients"]))
+
+
+def _rate(setting: str) -> float:
+    return float(setting.removeprefix("fedavg(lr=").rstrip(")"))
+
+
+def _interval(d: Difference) -> str:
+    return f"{d['mean']:+.1f}" if d["half"] is None else f"{d['mean']:+.1f} ± {d['half']:.1f}"
+
+
+def _summed(s: dict[str, Any]) -> list[str]:
+    points = [f"{s[name]:+.1f}" for name in ("mean", "median", "worst")]
+    return [*points, s["worst_on"], f"{s['won']} ({s['won_clearly']})", f"{s['lost']} ({s['lost_clearly']})"]

@@ -1,0 +1,158 @@
+"""Delta-SGD's own step: its one constant, and its two conditions (001 B.1 and B.8, figures 4 and 7).
+
+Kim, Toghani, Uribe, Kyrillidis. Adaptive federated learning with auto-tuned clients. ICLR 2024 (001).
+Deviations: as in delta_sgd.py. 001 does not say which task figure 7 shows; we take the one of its search.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from fedstride.app import run_folder
+from fedstride.app.config import Config
+from fedstride.app.sweep import Cell, Result
+from fedstride.client.context import Plan
+from fedstride.client.step import DeltaSGD
+from fedstride.core.rows import Col, Rows, State, Vec
+from fedstride.engine import Local
+from fedstride.oracle import Oracle
+from fedstride.research.papers.delta_sgd import (
+    OURS,
+    POOR,
+    RULES,
+    TUNED,
+    Place,
+    about,
+    final,
+    label,
+    points,
+    rounded,
+    trial,
+)
+from fedstride.research.papers.experiment import Lab, Outcome, curves, experiment
+from fedstride.training.train import train
+
+Pair = tuple[float, float]  # what the first and the second condition allow
+ALONE = 1e30  # a delta, or a gamma, under which only the other condition binds
+
+
+@experiment("001-B1", "Delta-SGD's delta (001 B.1, figure 4)")
+def ease_of_tuning(lab: Lab) -> Outcome:
+    places: list[Place] = [("mnist", 0.1), TUNED]
+    deltas = {0.1: {}, 0.01: {"delta": 0.01}, 1.0: {"delta": 1.0}}  # 0.1 is the default, as in table 1
+    cells = {(p, d): trial(lab, p, {"part": RULES[OURS], **given}) for p in places for d, given in deltas.items()}
+    found = lab.run(list(cells.values()))
+    ours = {p: {f"delta = {d:g}": final([found[cells[p, d].name]]) for d in sorted(deltas)} for p in places}
+    claims = [
+        lab.judge(
+            f"{label(p)}: delta from 0.01 to 1 has little effect (no more than {POOR:g} points)",
+            "very little effect (figure 4)",
+            ", ".join(f"{v:.1f} %" for v in c.values()),
+            max(c.values()) - min(c.values()) <= POOR,
+        )
+        for p, c in ours.items()
+    ]
+    pictures = [
+        curves(
+            label(p), "Delta-SGD's test accuracy for three values of delta.",
+            {f"delta = {d:g}": points(found[cells[p, d].name]) for d in sorted(deltas)}, y="test accuracy, %",
+        )
+        for p in places
+    ]  # fmt: skip
+    return Outcome(claims, pictures, {"accuracy": rounded(ours)}, about(lab))
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Delta-SGD, and beside it what each of its two conditions would allow, for all clients of a chunk."""
+
+    rule: DeltaSGD
+    seen: list[dict[str, Any]]  # one per chunk and round: its round, and the conditions step by step
+
+    def init(self, x: Vec, plan: Plan) -> State:
+        self.seen.append({"round": plan.round, "first": [], "second": []})
+        return self.rule.init(x, plan)
+
+    def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
+        alone = {"first": replace(self.rule, delta=ALONE), "second": replace(self.rule, gamma=ALONE)}
+        for name, rule in alone.items() if "y" in state else ():  # the first step has no quotient
+            copy = dict(state)
+            rule.step(W, L, G, copy, oracle)
+            self.seen[-1][name].append(copy["eta"][:, 0].tolist())
+        return self.rule.step(W, L, G, state, oracle)
+
+
+def watched(config: dict[str, Any]) -> Result:
+    """The two conditions in the order of rounds, chunks, steps and clients."""
+    wanted = Config.model_validate(config)
+    prepared, seen = run_folder.prepare(wanted), list[dict[str, Any]]()
+    algorithm = replace(wanted.make_algorithm(), step=Watched(DeltaSGD(), seen))
+    rest = {**wanted.arguments(None), "engine": Local(workers=1)}
+    train(prepared.model, prepared.loss, prepared.clients, algorithm, **rest)
+    return {"chunks": [chunk for chunk in seen if chunk["first"]]}
+
+
+@experiment("001-fig7", "The two conditions of Delta-SGD's step (001 B.8, figure 7)")
+def step_conditions(lab: Lab) -> Outcome:
+    rounds = None if lab.small else 300  # as many as 001 shows
+    plain = trial(lab, TUNED, {"part": RULES[OURS]}, rounds=rounds)
+    cell = Cell(f"001-fig7 {plain.name}", watched, plain.arguments)
+    chunks = lab.run([cell])[cell.name]["chunks"]
+    ways = [way for chunk in chunks for way in _ways(chunk)]
+    share = statistics.fmean(first < second for way in ways for first, second in way)
+    first, taken = ([[pick(pair) for pair in way] for way in ways] for pick in (_first, min))
+    restless = [_restless(first), _restless(taken)]
+    large, allowed = (statistics.quantiles([v for way in some for v in way], n=20)[-1] for some in (first, taken))
+    claims = [
+        lab.judge(
+            "both conditions are necessary: each of them decides at least a twentieth of the steps",
+            "both are (figure 7)",
+            f"the first {100 * share:.0f} %, the second {100 * (1 - share):.0f} %",
+            0.05 <= share <= 0.95,
+        ),
+        lab.judge(
+            "the first alone oscillates: its typical change from step to step is larger than the taken step's",
+            "quite oscillatory",
+            f"by a factor of {restless[0]:.2f} against {restless[1]:.2f}",
+            restless[0] > restless[1],
+        ),
+        lab.judge(
+            "the second keeps the first from too large values: what one step in twenty exceeds is at least halved",
+            "it does",
+            f"{large:.3g} by the first alone, {allowed:.3g} taken",
+            large >= 2 * allowed,
+        ),
+    ]
+    one = {chunk["round"]: _ways(chunk)[0] for chunk in reversed(chunks)}  # the first client of every round
+    line = [pair for t in sorted(one) for pair in one[t]]
+    x = list(range(1, len(line) + 1))
+    shown: dict[str, Callable[[Pair], float]] = {"taken": min, "first condition": _first, "second condition": _second}
+    note = "One client of every round, its steps one after another."
+    series = {name: (x, [pick(pair) for pair in line]) for name, pick in shown.items()}
+    pictures = [curves("Step size conditions", note, series, x="local steps", y="step size", log=True)]
+    kept = {"first decides": share, "change per step": restless, "one in twenty exceeds": [large, allowed]}
+    return Outcome(claims, pictures, kept, about(lab))
+
+
+def _first(pair: Pair) -> float:
+    return pair[0]
+
+
+def _second(pair: Pair) -> float:
+    return pair[1]
+
+
+def _ways(chunk: dict[str, Any]) -> list[list[Pair]]:
+    """For each client of a chunk: (first, second) step by step."""
+    first, second = (list(zip(*chunk[name], strict=True)) for name in ("first", "second"))
+    return [list(zip(a, b, strict=True)) for a, b in zip(first, second, strict=True)]
+
+
+def _restless(ways: list[list[float]]) -> float:
+    """The typical factor between a step and the next of the same client: the geometric mean, always at least 1."""
+    return math.exp(statistics.fmean(abs(math.log(b / a)) for way in ways for a, b in pairwise(way)))

@@ -1,0 +1,153 @@
+"""An experiment of a paper: what it claims, what we measure, and whether the two agree."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedstride.app.report import theme
+from fedstride.app.report.charts import line
+from fedstride.app.sweep import Cell, Result, Tell, complete
+from fedstride.core.errors import InvalidInput, nearest
+
+SCALES = ("small", "paper")
+AGREES, IN_KIND, DIFFERS, NOT_RUN = "agrees", "in kind", "differs", "not run"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One line of the table: the paper's figure, ours, and the verdict."""
+
+    what: str
+    paper: str
+    ours: str
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A plotly figure in plain dictionaries, with its words. The page gives what its layout does not say."""
+
+    title: str
+    note: str
+    figure: dict[str, Any]
+
+
+Points = tuple[Sequence[float], Sequence[float | None]]  # x, y
+
+
+def curves(
+    title: str,
+    note: str,
+    series: Mapping[str, Points],
+    x: str = "rounds",
+    y: str = "",
+    log: bool = False,
+    **layout: Any,
+) -> Picture:
+    """A line for each name; log: of the vertical axis."""
+    traces = [line(list(ys), name, i, x=list(xs)) for i, (name, (xs, ys)) in enumerate(series.items())]
+    axis = _log_axis([v for _, ys in series.values() for v in ys if v is not None and 0 < v < math.inf]) if log else {}
+    shape = {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}, **axis}}
+    return Picture(title, note, {"data": traces, "layout": theme.merged(shape, layout)})
+
+
+def heat_map(
+    x: Sequence[str],
+    y: Sequence[str],
+    z: Sequence[Sequence[float]],
+    text: Sequence[Sequence[str]],
+    hover: str,
+    **more: Any,
+) -> dict[str, Any]:
+    """A trace: a table whose cells are coloured by z and say what they are in words."""
+    return {
+        "type": "heatmap",
+        **{"x": list(x), "y": list(y), "z": z, "text": text, "texttemplate": "%{text}"},
+        "colorscale": [[i / (len(theme.SCALE) - 1), light] for i, (light, _) in enumerate(theme.SCALE)],
+        "colorbar": {"thickness": 8, "outlinewidth": 0, "ticks": "", "nticks": 5},
+        **{"xgap": 1, "ygap": 1, "hovertemplate": f"{hover}<extra></extra>"},
+        **more,
+    }
+
+
+def _log_axis(values: list[float]) -> dict[str, Any]:
+    """About eight ticks: powers of ten, or the 2 and the 5 between them too where there are few powers."""
+    decades = math.log10(max(values) / min(values)) if values else 0
+    ticks = (
+        {"dtick": math.ceil(decades / 8), "tickformat": "~e"} if decades > 2 else {"dtick": "D2", "tickformat": "~g"}
+    )
+    return {"type": "log", **ticks}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    claims: list[Claim]
+    pictures: list[Picture]
+    figures: dict[str, Any] = field(default_factory=dict)  # the numbers behind the claims, for the committed record
+    settings: dict[str, Any] = field(default_factory=dict)  # name: value, for the page
+
+
+@dataclass(frozen=True)
+class Lab:
+    """What an experiment gets: its size, and a way to have cells computed that keeps what was computed."""
+
+    scale: str  # "small" or "paper"
+    seeds: int
+    folder: Path
+    tell: Tell = lambda done, total, name: None
+    used: set[Path] = field(default_factory=set)  # the files of the cells asked for
+
+    @property
+    def small(self) -> bool:
+        return self.scale == "small"
+
+    def run(self, cells: Sequence[Cell], workers: int | None = None) -> dict[str, Result]:
+        """Results by name; the names of a scale are its own. One worker, this process, is best for short cells."""
+        folder = self.folder / "cells" / self.scale
+        self.used.update(cell.file(folder) for cell in cells)
+        return complete(cells, folder, self.tell, workers)
+
+    @property
+    def hours(self) -> float:
+        """What the cells took to compute, whenever that was."""
+        seconds: list[float] = [json.loads(file.read_text())["seconds"] for file in sorted(self.used)]
+        return sum(seconds) / 3600
+
+    def judge(self, what: str, paper: str, ours: str, holds: bool, full: bool | None = None) -> Claim:
+        """An agreement counts in full at the paper's scale, and in kind at the small one, unless `full` says which."""
+        agreement = AGREES if (not self.small if full is None else full) else IN_KIND
+        return Claim(what, paper, ours, agreement if holds else DIFFERS)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    name: str
+    title: str
+    measure: Callable[[Lab], Outcome]
+
+
+EXPERIMENTS: dict[str, Experiment] = {}
+
+
+def experiment(name: str, title: str) -> Callable[[Callable[[Lab], Outcome]], Callable[[Lab], Outcome]]:
+    """Enter a function into the list under the paper's number and the name of the table or figure."""
+
+    def enter(measure: Callable[[Lab], Outcome]) -> Callable[[Lab], Outcome]:
+        EXPERIMENTS[name] = Experiment(name, title, measure)
+        return measure
+
+    return enter
+
+
+def select(name: str) -> list[Experiment]:
+    """One experiment by its name, those of a paper by its number, or `all`."""
+    known = [EXPERIMENTS[key] for key in sorted(EXPERIMENTS)]
+    found = [e for e in known if name in ("all", e.name) or e.name.startswith(f"{name}-")]
+    if not found:
+        raise InvalidInput(f"{name!r} is no experiment; {nearest(name, EXPERIMENTS)}")
+    return found

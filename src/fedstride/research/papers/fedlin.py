@@ -1,0 +1,358 @@
+"""FedLin on convex problems: sparse gradients, noise, too long steps, and a rival that diverges (004).
+
+Mitra, Jaafar, Pappas, Hassani. Linear convergence in federated learning. NeurIPS 2021 (004).
+Deviations: app. L takes its least squares from a section that we do not have; ours has Gaussian data and clients whose
+solutions differ, and its verdicts are in kind. Numbers of rounds are ours: the paper gives none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache, partial
+from itertools import pairwise
+from math import exp, sqrt
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedstride.algorithm.recipes import fedlin, fedsplit
+from fedstride.app.sweep import Cell, Result
+from fedstride.client.gradient import Noisy
+from fedstride.core.rows import Vec, sq
+from fedstride.engine import Local
+from fedstride.research.papers.experiment import Claim, Lab, Outcome, curves, experiment
+from fedstride.research.verify.fedlin import appendix_k, logistic_sum, matrix_57, newton, recurrence
+from fedstride.research.verify.problems import LeastSquares, iterates, near, random_least_squares
+from fedstride.wire import TopK
+
+HERE = Local(workers=1)
+
+
+# App. K: sparse gradients.
+
+SERVER = {"delta_s = 1": 100, "delta_s = 2": 50, "delta_s = 4": 25}  # how many of 100 coordinates are sent
+CLIENTS = {"delta_c = 1.25": 80, "delta_c = 1.67": 60}
+Work = dict[str, dict[str, Any]]
+
+
+def sparse(where: str, k: int, feedback: bool, lr: float, rounds: int) -> Result:
+    """f - f* after each round, from zero."""
+    problem, tau, star = _logistic()
+    compressor = {where: TopK(k)} if k < 100 else {}
+    algorithm = fedlin(lr=lr, error_feedback=feedback if compressor else None, **compressor)  # type: ignore[arg-type]
+    zero = torch.zeros(100, dtype=torch.float64)
+    xs, _ = iterates(problem, zero, algorithm, rounds, loss=logistic_sum, local_steps=tau, engine=HERE)
+    A, b = torch.cat(list(problem.A)), torch.cat(list(problem.b))
+    least = float(logistic_sum(A @ star, b))
+    return {"gap": [(float(logistic_sum(A @ x, b)) - least) / len(tau) for x in xs]}
+
+
+@lru_cache(1)
+def _logistic() -> tuple[LeastSquares, list[int], Vec]:
+    problem, tau = appendix_k()
+    return problem, tau, newton(torch.cat(list(problem.A)), torch.cat(list(problem.b)))[0]
+
+
+@experiment(
+    "004-K", "Logistic regression with sparse gradients, at the server and at the clients (004, figures 6 and 7)"
+)
+def sparse_gradients(lab: Lab) -> Outcome:
+    judge = partial(lab.judge, full=True)
+    rounds = 300
+    down: Work = {name: {"where": "down", "k": k, "feedback": False, "lr": 0.15} for name, k in SERVER.items()}
+    fed_back = {f"{name}, feedback": a | {"feedback": True} for name, a in down.items() if a["k"] < 100}
+    shorter = {f"{name}, 0.15 / delta_s": a | {"lr": 0.15 * a["k"] / 100} for name, a in fed_back.items()}
+    up: Work = {name: {"where": "up", "k": k, "feedback": True, "lr": 0.1} for name, k in CLIENTS.items()}
+    work = {**down, **fed_back, **shorter, **up}
+    cells = {name: Cell(f"004-K {name}", sparse, {**a, "rounds": rounds}) for name, a in work.items()}
+    found = lab.run(list(cells.values()))
+    gaps = {name: found[cell.name]["gap"] for name, cell in cells.items()}
+    floors = {name: fmean(gaps[name][-rounds // 4 :]) for name in gaps}
+    claims = [_reaches(lab, name, "converges to the true minimiser", gaps[name]) for name in SERVER]
+    claims += [_reaches(lab, name, "converges (theorem 7, etabar ~ 1/delta_s)", gaps[name]) for name in shorter]
+    claims += [_stays(lab, name, gaps[name]) for name in CLIENTS]
+    little, much = (floors[name] for name in CLIENTS)
+    ends = max(gaps[name][-1] for name in SERVER), min(gaps[name][-1] for name in CLIENTS)
+    claims += [
+        judge(
+            "floor of f - f*, clients",
+            "increases with delta_c",
+            f"{little:.2g} at 1.25, {much:.2g} at 1.67",
+            much > little,
+        ),
+        judge(
+            "f - f* with sparse gradients: at the server against at the clients",
+            "vanishes against a floor",
+            f"{ends[0]:.2g} against {ends[1]:.2g}",
+            ends[0] < ends[1] / 10,
+        ),
+    ]
+    at = range(rounds + 1)
+    pictures = [
+        curves(
+            "Sparse at the server",
+            "f - f*, etabar = 0.15, with feedback too long for delta_s = 4.",
+            {n: (at, g) for n, g in gaps.items() if n not in CLIENTS},
+            y="f - f*",
+            log=True,
+        ),
+        curves(
+            "Sparse at the clients", "f - f*, etabar = 0.1.", {n: (at, gaps[n]) for n in CLIENTS}, y="f - f*", log=True
+        ),
+    ]
+    about = {
+        "clients": 10,
+        "data of each": "500 x 100",
+        "local steps": appendix_k()[1],
+        "loss": "sum, eq. (156)",
+        "rounds": rounds,
+    }
+    return Outcome(claims, pictures, {"last": {n: g[-1] for n, g in gaps.items()}, "last quarter": floors}, about)
+
+
+def _reaches(lab: Lab, name: str, paper: str, gap: list[float]) -> Claim:
+    """No floor: the last half of the rounds still wins an order of magnitude."""
+    half = gap[len(gap) // 2]
+    words = f"f - f* from {gap[0]:.3g} to {half:.2g} and {gap[-1]:.2g}"
+    return lab.judge(f"server, {name}", paper, words, gap[-1] < max(half / 10, 1e-9), full=True)
+
+
+def _stays(lab: Lab, name: str, gap: list[float]) -> Claim:
+    """A floor: the last quarter is no better than the one before, by much."""
+    n = len(gap) // 4
+    before, last = fmean(gap[-2 * n : -n]), fmean(gap[-n:])
+    words = f"f - f* {before:.2g}, and {last:.2g} {n} rounds later"
+    return lab.judge(
+        f"clients, {name}", "converges with a non-vanishing error", words, 0.5 < last / before < 2, full=True
+    )
+
+
+# App. J: FedSplit.
+
+FIGURE_5 = (1, 2, 40, 41)
+
+
+def appendix_j(L: float, mu: float = 1.0) -> LeastSquares:
+    """f_1 = x'diag(L, mu)x/2 - (1, 1)x, f_2 = mu |x|^2/2 - (-1, 2)x."""
+    root = torch.tensor([[sqrt(L), sqrt(mu)], [sqrt(mu), sqrt(mu)]], dtype=torch.float64)
+    b = torch.tensor([[1.0, 1.0], [-1.0, 2.0]], dtype=torch.float64)
+    return LeastSquares([r.diag() for r in root], list(b / root))
+
+
+def split(L: float, e: int, rounds: int) -> Result:
+    """The spectral radius of the round map, the distance of its fixed point to x*, and that of the iterates."""
+    problem, s = appendix_j(L), 1 / sqrt(L)
+    algorithm = fedsplit(prox=s, lr=s / (1 + s * (L + 1) / 2))  # Pathak and Wainwright, corollary 1
+    xs, _ = iterates(problem, torch.zeros(2, dtype=torch.float64), algorithm, rounds, local_steps=e, engine=HERE)
+    star = problem.minimiser
+    radius, fixed = zip(*(recurrence(torch.stack(xs[:7])[:, j]) for j in range(2)), strict=True)
+    bias = float((torch.tensor(fixed) - star).norm())
+    return {"radius": max(radius), "bias": bias, "distance": [float((x - star).norm()) for x in xs]}
+
+
+@experiment("004-J", "FedSplit on two quadratics: odd numbers of local steps diverge (004, figure 5)")
+def fedsplit_diverges(lab: Lab) -> Outcome:
+    judge = partial(lab.judge, full=True)
+
+    def run(L: float, es: range) -> dict[int, Result]:
+        cells = {
+            e: Cell(f"004-J L={L:g} e={e}", split, {"L": L, "e": e, "rounds": 60 if e in FIGURE_5 else 6}) for e in es
+        }
+        found = lab.run(list(cells.values()), workers=1)
+        return {e: found[cell.name] for e, cell in cells.items()}
+
+    ours, steeper = run(1000.0, range(1, 42)), run(2000.0, range(42, 62))
+    odd = [e for e in ours if e % 2]
+    wild = [e for e in odd if ours[e]["radius"] > 1]
+    calm = [e for e in ours if e % 2 == 0 and ours[e]["radius"] < 1]
+    later = [e for e in steeper if steeper[e]["radius"] > 1]
+    biased = [ours[e]["bias"] for e in calm]
+    claims = [
+        judge(
+            "odd e from 1 to 41",
+            "all diverge",
+            f"{len(wild)} of {len(odd)} diverge (spectral radius {_span([ours[e]['radius'] for e in odd])})",
+            wild == odd,
+        ),
+        judge(
+            "even e from 2 to 40",
+            "some converge",
+            f"{len(calm)} of {len(ours) - len(odd)} converge",
+            bool(calm),
+        ),
+        judge(
+            "even e: where to",
+            "a neighbourhood of the minimum",
+            f"a point {_span(biased)} away from x*" if calm else "nowhere",
+            bool(calm) and min(biased) > 1e-6 and max(biased) < 1,
+        ),
+        judge(
+            "kappa beyond 1000",
+            "values of e above 41 diverge, too",
+            f"with kappa = 2000, e = {', '.join(map(str, later)) or 'none'} of 42 to 61",
+            bool(later),
+        ),
+    ]
+    pictures = [
+        curves(
+            "FedSplit",
+            "Distance to x*.",
+            {f"e = {e}": (range(61), ours[e]["distance"]) for e in FIGURE_5},
+            y="|x - x*|",
+            log=True,
+        ),
+        curves(
+            "Spectral radius of a round",
+            "Above 1 a run diverges. kappa = 1000.",
+            {
+                name: (es, [ours[e]["radius"] for e in es])
+                for name, es in (("odd e", odd), ("even e", [e for e in ours if e % 2 == 0]))
+            },
+            x="e, local steps",
+            y="spectral radius",
+        ),
+    ]
+    figures = {"radius": {str(e): ours[e]["radius"] for e in ours}, "bias": {str(e): ours[e]["bias"] for e in calm}}
+    about = {"L": 1000, "mu": 1, "s": "1 / sqrt(L mu)", "inner step": "s / (1 + s (L + mu) / 2)", "start": "0"}
+    return Outcome(claims, pictures, figures, about)
+
+
+def _span(values: list[float]) -> str:
+    return f"{min(values):.3g} to {max(values):.3g}"
+
+
+# App. E: why the step must shrink with H.
+
+
+def appendix_e(L: float) -> LeastSquares:
+    """f_1 = |x|^2/2 + b'x, f_2 = x'diag(L, 1)x/2 - b'x; x* = 0 for any b."""
+    b = torch.tensor([3.0, -2.0], dtype=torch.float64)
+    root = torch.tensor([sqrt(L), 1.0], dtype=torch.float64)
+    return LeastSquares([torch.eye(2, dtype=torch.float64), root.diag()], [-b, b / root])
+
+
+def round_map(L: float, H: int, eta: float) -> Result:
+    """M of x_t+1 = M x_t, column by column: its spectral radius, its second eigenvalue, its distance to eq. (57)."""
+    problem, unit = appendix_e(L), torch.eye(2, dtype=torch.float64)
+    columns = [iterates(problem, e, fedlin(lr=eta * H), 1, local_steps=H, engine=HERE)[0][-1] for e in unit]
+    M = torch.stack(columns, 1)
+    radius, known = float(torch.linalg.eigvals(M).abs().max()), matrix_57(eta, H, L)
+    wrong = float(((M - known).abs() / known.abs().clamp(min=1)).max())
+    return {"radius": radius, "second": float(M[1, 1]), "wrong": wrong}
+
+
+@experiment("004-E", "FedLin on two quadratics: the step must be shorter than 1/H (004, theorem 5 and appendix E)")
+def lower_bound(lab: Lab) -> Outcome:
+    judge = partial(lab.judge, full=True)
+    grid = [(L, H) for L in (14.0, 100.0) for H in (2, 10, 30)]
+    shares = [k / 10 for k in range(1, 16)]
+    cells = {
+        (L, H, share): Cell(f"004-E L={L:g} H={H} eta H={share:.6g}", round_map, {"L": L, "H": H, "eta": share / H})
+        for L, H in grid
+        for share in (*shares, 1 / (6 * L))
+    }
+    found = lab.run(list(cells.values()), workers=1)
+    maps = {key: found[cell.name] for key, cell in cells.items()}
+    long = [m["radius"] for (_, _, share), m in maps.items() if share >= 1]
+    short = [m["radius"] for (L, _, share), m in maps.items() if share == 1 / (6 * L)]
+    stable = [m["second"] ** 2 for m in maps.values() if m["radius"] < 1]
+    wrong = max(m["wrong"] for m in maps.values())
+    claims = [
+        judge("matrix of a round", "eq. (57)", f"at most {wrong:.1g} away", wrong < 1e-10),
+        judge(
+            "eta >= 1/H, L >= 14, H >= 2",
+            "not Schur stable",
+            f"spectral radius {_span(long)}",
+            min(long) > 1,
+        ),
+        judge("eta = 1/(6LH)", "Schur stable", f"spectral radius {_span(short)}", max(short) < 1),
+        judge(
+            "factor of f in a round from (0, beta), for every stable eta",
+            f"at least exp(-4) = {exp(-4):.3g}",
+            f"at least {min(stable):.3g}",
+            min(stable) >= exp(-4),
+        ),
+    ]
+    lines = {f"L = {L:g}, H = {H}": (shares, [maps[L, H, share]["radius"] for share in shares]) for L, H in grid}
+    range_of = {"range": [-0.5, 1.5], "dtick": "D2", "tickformat": "~g"}  # log10
+    words = "Above 1 a run diverges.", lines
+    picture = curves("Spectral radius of a round", *words, x="eta H", y="spectral radius", log=True, yaxis=range_of)
+    figures = {"least radius with eta >= 1/H": min(long), "largest radius with eta = 1/(6LH)": max(short)}
+    return Outcome(claims, [picture], figures, {"L": (14, 100), "H": (2, 10, 30)})
+
+
+# App. L: noise.
+
+NOISE = (0.0, 1e-5, 1e-3, 1e-1)  # variances
+SIZES = {  # clients, samples, unknowns; most local steps; etabar; rounds
+    "small": (5, 50, 10, 10, 0.1, 400),
+    "paper": (20, 500, 100, 50, 0.01, 4000),
+}
+
+
+def noisy(variance: float, scale: str, seed: int) -> Result:
+    """|x - x*|^2 after each round."""
+    clients, samples, d, most, lr, rounds = SIZES[scale]
+    problem = random_least_squares(clients, samples, d, seed=seed, mean=True, spread=sqrt(10))
+    tau: list[int] = torch.randint(2, most + 1, (clients,), generator=torch.Generator().manual_seed(seed)).tolist()
+    algorithm = replace(fedlin(lr=lr), gradient=Noisy(sqrt(variance)))
+    star: Tensor = problem.minimiser
+    draws = len(NOISE) * seed + NOISE.index(variance)  # of the noise; the same data for all
+    xs, _ = iterates(problem, near(star), algorithm, rounds, local_steps=tau, seed=draws, engine=HERE)
+    return {"square": [float(sq(x - star)) for x in xs]}
+
+
+@experiment("004-L", "FedLin under noise: a floor that grows with its variance (004, figure 8)")
+def noise_floors(lab: Lab) -> Outcome:
+    judge = partial(lab.judge, full=False)
+    cells = {
+        (v, seed): Cell(f"004-L {v:g} s{seed}", noisy, {"variance": v, "scale": lab.scale, "seed": seed})
+        for v in NOISE
+        for seed in range(lab.seeds)
+    }
+    found = lab.run(list(cells.values()))
+    squares = {v: torch.tensor([found[cells[v, s].name]["square"] for s in range(lab.seeds)]).mean(0) for v in NOISE}
+    rounds = len(squares[0.0]) - 1
+    floor = {v: float(square[-rounds // 4 :].mean()) for v, square in squares.items()}
+    high = squares[0.0] > 100 * max(floor.values())  # while the largest floor does not count yet
+    t = max(1, int(high.sum()) - 1)
+    early = {v: float(square[t] / square[0]) ** (1 / t) for v, square in squares.items()}
+    before = {v: float(square[-rounds // 2 : -rounds // 4].mean()) for v, square in squares.items()}
+    noise = NOISE[1:]
+    spread = max(abs(early[v] / early[0.0] - 1) for v in noise)
+    claims = [
+        judge(
+            f"|x - x*|^2 with noise {v:g}",
+            "a non-vanishing floor",
+            f"{floor[v]:.2g}; without noise {floor[0.0]:.2g}",
+            0.5 < floor[v] / before[v] < 2 and floor[v] > 10 * floor[0.0],
+        )
+        for v in noise
+    ] + [
+        judge(
+            "the floor",
+            "increases with the variance",
+            ", ".join(f"{floor[v]:.2g}" for v in noise),
+            all(floor[v] < floor[w] for v, w in pairwise(noise)),
+        ),
+        judge(
+            "floor over variance (theorem 4: linear)",
+            "the same for all",
+            _span([floor[v] / v for v in noise]),
+            max(floor[v] / v for v in noise) < 2 * min(floor[v] / v for v in noise),
+        ),
+        judge(
+            f"factor of |x - x*|^2 a round, in the first {t} rounds, far above the floor",
+            "linear, as without noise",
+            f"{early[0.0]:.4g}; with noise within {100 * spread:.2g} %",
+            early[0.0] < 1 and spread < 0.01,
+        ),
+    ]
+    lines = {"no noise" if v == 0 else f"variance {v:g}": (range(rounds + 1), squares[v].tolist()) for v in NOISE}
+    picture = curves("FedLin under noise", "|x - x*|^2.", lines, y="|x - x*|^2", log=True)
+    about = dict(
+        zip(("clients", "samples", "unknowns", "most local steps", "etabar", "rounds"), SIZES[lab.scale], strict=True)
+    )
+    return Outcome(claims, [picture], {"floor": {str(v): floor[v] for v in NOISE}}, about)

@@ -1,0 +1,223 @@
+"""What an experiment leaves behind: a record in JSON, a page that needs no network, and a Markdown table of records."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from plotly.offline import get_plotlyjs
+
+import fedstride
+from fedstride.app.report import theme
+from fedstride.app.report.write import duration
+from fedstride.app.run_folder import environment
+from fedstride.core.errors import InvalidInput
+from fedstride.core.files import replace_file
+from fedstride.research.papers.experiment import AGREES, DIFFERS, IN_KIND, NOT_RUN, Experiment, Lab, Outcome, Picture
+
+Record = dict[str, Any]
+COLOURS = {  # of a verdict: (light, dark)
+    AGREES: theme.SERIES[2],
+    IN_KIND: theme.SERIES[0],
+    DIFFERS: theme.SERIES[1],
+    NOT_RUN: theme.PAGE["muted"],
+}
+
+
+def record(experiment: Experiment, lab: Lab, outcome: Outcome) -> Record:
+    about = environment()
+    found = {
+        "name": experiment.name,
+        "title": experiment.title,
+        "scale": lab.scale,
+        "seeds": lab.seeds,
+        "command": f"fedstride reproduce {experiment.name} --scale {lab.scale} --seeds {lab.seeds}",
+        "commit": commit(Path(fedstride.__file__).parent),
+        "machine": {key: about[key] for key in ("platform", "cores", "python", "torch", "fedstride")},
+        "hours": float(f"{lab.hours:.3g}"),
+        "claims": [asdict(claim) for claim in outcome.claims],
+        "figures": outcome.figures,
+        "settings": outcome.settings,
+    }
+    return finite(found)  # type: ignore[no-any-return]
+
+
+def write(found: Record, pictures: Sequence[Picture], folder: Path) -> tuple[Path, Path]:
+    """NAME-SCALE.json and NAME-SCALE.html."""
+    base = folder / f"{found['name']}-{found['scale']}"
+    texts = {".json": json.dumps(found, indent=2, ensure_ascii=False) + "\n", ".html": page(found, pictures)}
+    paths = tuple(base.with_name(base.name + ending) for ending in texts)
+    for path, text in zip(paths, texts.values(), strict=True):
+        replace_file(path, text)
+    return paths  # type: ignore[return-value]
+
+
+def read(folder: Path) -> list[Record]:
+    """The records of a folder, by name."""
+    try:
+        found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+    except ValueError as error:
+        raise InvalidInput(f"--out {folder}: holds a .json that is no record of an experiment ({error}).") from error
+    if not found or not all(isinstance(r, dict) and "claims" in r for r in found):
+        raise InvalidInput(f"--out {folder}: expected records that `fedstride reproduce NAME --out {folder}` writes.")
+    return found
+
+
+def markdown(records: Sequence[Record]) -> str:
+    """All claims of all records in one table."""
+    rows = [["experiment", "scale", "claim", "paper", "ours", "verdict", "seeds", "commit", "hours"]]
+    for r in records:
+        rest = [str(r["seeds"]), (r["commit"] or "-")[:7] + ("+" if _dirty(r) else ""), f"{r['hours']:.2g}"]
+        rows += [
+            [r["name"], r["scale"], c["what"], c["paper"], c["ours"], _strong(c["verdict"]), *rest] for c in r["claims"]
+        ]
+    lines = ["| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+
+
+def _dirty(found: Record) -> bool:
+    return str(found["commit"]).endswith("-dirty")
+
+
+def _strong(verdict: str) -> str:
+    return f"**{verdict}**" if verdict == DIFFERS else verdict
+
+
+def commit(source: Path) -> str | None:
+    """Of the repository that tracks this source, with -dirty if it has changes; None for an installed package."""
+    tracked = ["ls-files", "--error-unmatch", "__init__.py"]
+    describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        for arguments in (tracked, describe):
+            done = subprocess.run(["git", "-C", str(source), *arguments], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def finite(value: Any) -> Any:
+    """The same without NaN and infinities, which JSON does not know."""
+    if isinstance(value, dict):
+        return {key: finite(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def page(found: Record, pictures: Sequence[Picture]) -> str:
+    """One file, light and dark as the reader's system is."""
+    scripts = [get_plotlyjs(), _PROGRAM]
+    style = (files("fedstride.app.report") / "page" / "page.css").read_text(encoding="utf-8")
+    charts = [asdict(p) | {"wide": i == len(pictures) - 1 and i % 2 == 0} for i, p in enumerate(pictures)]
+    engine = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return engine.from_string(_PAGE).render(
+        r=found,
+        took=duration(3600 * found["hours"]),
+        details={
+            "Settings": found["settings"],
+            "Record": {k: found[k] for k in ("command", "commit")} | found["machine"],
+        },
+        figures=json.dumps(found["figures"], indent=1, ensure_ascii=False),
+        colours=theme.PAGE | {name.replace(" ", "-"): pair for name, pair in COLOURS.items()},
+        charts=charts,
+        data={"figures": [drawn(p) for p in pictures], "dark": theme.DARK},
+        style=style,
+        scripts=scripts,
+        allowed=["sha256-" + base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts],
+    )
+
+
+def drawn(picture: Picture) -> dict[str, Any]:
+    """The figure in the look of the page; a legend wherever there are several names."""
+    traces, own = picture.figure["data"], picture.figure.get("layout", {})
+    several = len({t.get("name") for t in traces if t.get("showlegend", True)} - {None}) > 1
+    usual = theme.layout(360, showlegend=several, margin={"t": 12 + 22 * (1 + len(traces) // 5) if several else 8})
+    return finite({"data": traces, "layout": theme.merged(usual, own)})  # type: ignore[no-any-return]
+
+
+_PROGRAM = """"use strict";
+const page = JSON.parse(document.getElementById("data").textContent);
+const dark = new Map(Object.entries(page.dark));
+const night = matchMedia("screen and (prefers-color-scheme: dark)");
+function draw() {
+  for (const frame of document.querySelectorAll("[data-chart]")) {
+    const text = JSON.stringify(page.figures[frame.dataset.chart]);
+    const figure = JSON.parse(text, (_, v) => (night.matches && typeof v === "string" ? dark.get(v) ?? v : v));
+    Plotly.react(frame, figure.data, figure.layout, { displayModeBar: false, responsive: true });
+  }
+}
+night.addEventListener("change", draw);
+draw();
+"""
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src {% for digest in allowed %}'{{ digest }}' {% endfor %}; style-src 'unsafe-inline'; img-src data:">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{{ r.name }} – fedstride</title>
+<style>
+:root { {% for name, (light, dark) in colours.items() %}--{{ name }}: {{ light }}; {% endfor %}}
+@media screen and (prefers-color-scheme: dark) { :root { {% for name, (light, dark) in colours.items() %}--{{ name }}: {{ dark }}; {% endfor %}} }
+{{ style|safe }}
+th, td { text-align: left; white-space: normal; vertical-align: top; }
+.charts { margin-top: 2.5rem; }
+.verdict { font-weight: 600; white-space: nowrap; }
+</style>
+</head>
+<body>
+<main>
+<header>
+  <h1>{{ r.title }}</h1>
+  <p class="facts"><span>{{ r.name }}</span><span>{{ r.scale }} scale</span><span>{{ r.seeds }} seed{{ "s" if r.seeds > 1 }}</span><span>{{ took }} of computing</span></p>
+</header>
+<table>
+  <thead><tr><th scope="col">Claim</th><th scope="col">Paper</th><th scope="col">Ours</th><th scope="col">Verdict</th></tr></thead>
+  <tbody>
+{% for claim in r.claims %}
+    <tr><th scope="row">{{ claim.what }}</th><td data-name="Paper">{{ claim.paper }}</td><td data-name="Ours">{{ claim.ours }}</td><td data-name="Verdict" class="verdict" style="color: var(--{{ claim.verdict|replace(' ', '-') }})">{{ claim.verdict }}</td></tr>
+{% endfor %}
+  </tbody>
+</table>
+<noscript><p class="small">The charts need JavaScript; the numbers do not.</p></noscript>
+<div class="charts">
+{% for chart in charts %}
+  <figure{% if chart.wide %} class="wide"{% endif %}>
+    <figcaption><h2>{{ chart.title }}</h2><p>{{ chart.note }}</p></figcaption>
+    <div class="chart" data-chart="{{ loop.index0 }}" role="img" aria-label="{{ chart.title }}. {{ chart.note }}"></div>
+  </figure>
+{% endfor %}
+</div>
+{% for name, values in details.items() if values %}
+<details>
+  <summary>{{ name }}</summary>
+  <dl class="environment">
+{% for key, value in values.items() %}
+    <div><dt>{{ key }}</dt><dd>{{ value }}</dd></div>
+{% endfor %}
+  </dl>
+</details>
+{% endfor %}
+<details>
+  <summary>Figures</summary>
+  <pre>{{ figures }}</pre>
+</details>
+</main>
+<script type="application/json" id="data">{{ data|tojson }}</script>
+{% for script in scripts %}
+<script>{{ script|safe }}</script>
+{% endfor %}
+</body>
+</html>
+"""

@@ -1,0 +1,186 @@
+"""Linear regression with more unknowns than equations: FedExP against tuned rivals (003, figure 3 left, app. D).
+
+Jhunjhunwala, Wang, Joshi. FedExP: speeding up federated averaging via extrapolation. ICLR 2023 (003).
+Deviations: as in the authors' notebook, rows of A and vectors b_i have norm 1 and there is no weight decay, clipping or
+decay of the step. The grid of eta_g is printed with 10^0.5 twice; we take 10^1.5 for its second place. FedProx takes
+FedAvg's steps and tunes mu alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import pairwise
+from statistics import fmean, median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedstride.algorithm.recipes import RECIPES
+from fedstride.app.sweep import Cell, Result
+from fedstride.core.errors import Diverged
+from fedstride.core.rows import sq
+from fedstride.engine import Local
+from fedstride.research.papers.experiment import Claim, Lab, Outcome, curves, experiment
+from fedstride.research.verify.fedexp import synthetic, zeros
+from fedstride.research.verify.problems import iterates
+
+SIZES = {"small": (10, 15, 250), "paper": (20, 30, 1000)}  # clients, samples of each, unknowns
+ROUNDS = {"small": 200, "paper": 2000}
+TUNED = 50  # rounds of tuning; the loss is averaged over the last 10
+RATES = [-2, -1.5, -1, -0.5, 0]  # log10 of eta_l
+SERVER = {"fedavg": [0, 0.5, 1, 1.5, 2], "scaffold": [0, 0.5, 1, 1.5, 2], "fedadagrad": [-1, -0.5, 0, 0.5, 1]}
+PROX = [1e-3, 1e-2, 1e-1, 1.0]
+NAMES = {
+    "fedexp": "FedExP",
+    "fedavg": "FedAvg",
+    "scaffold": "SCAFFOLD",
+    "fedadagrad": "FedAdagrad",
+    "fedprox": "FedProx",
+}
+TABLE_3 = {
+    "fedexp": (-1.0,),
+    "fedavg": (-1.0, 1.0),
+    "scaffold": (-1.0, 1.0),
+    "fedadagrad": (-1.0, -1.0),
+}  # eta_l, eta_g
+NOTEBOOK = {  # loss after 50 and 200 rounds of the authors' notebook, and how many orders of magnitude count as equal
+    "fedexp": (1e-5, 1e-14, 2.0),
+    "fedavg": (3.3e-3, 2.7e-6, math.log10(3)),
+}
+Options = dict[str, float]
+
+
+def regression(seed: int, size: list[int], recipe: str, options: Options, rounds: int) -> Result:
+    """|A w - b|^2 / clients at the model that would be returned after each round: FedExP's is a mean of two iterates."""
+    problem = synthetic(seed, *size)
+    A, b = torch.cat(list(problem.A)), torch.cat(list(problem.b))
+
+    def loss(x: Tensor) -> float:
+        return float(sq(A @ x - b)) / size[0]
+
+    try:
+        algorithm = RECIPES[recipe](**options)
+        xs, run = iterates(problem, zeros(problem), algorithm, rounds, local_steps=20, engine=Local(workers=1))
+    except Diverged as error:
+        return {"diverged": error.round, "loss": [], "server_step": []}
+    shown = xs[:1] + [(x + y) / 2 for x, y in pairwise(xs)] if recipe == "fedexp" else xs
+    return {"diverged": None, "loss": [*map(loss, shown)], "server_step": [row["server_step"] for row in run.history]}
+
+
+@experiment(
+    "003-synthetic", "Linear regression with more unknowns than equations (003, figure 3 left, figure 7, table 3)"
+)
+def linear_regression(lab: Lab) -> Outcome:
+    best = [_tuned(lab, seed) for seed in range(1, lab.seeds + 1)]
+    cells = {
+        (seed, m): _cell(lab, seed + 1, m, o, ROUNDS[lab.scale])
+        for seed, found in enumerate(best)
+        for m, o in found.items()
+    }
+    results = lab.run(list(cells.values()))
+    runs = {m: [results[cells[seed, m].name] for seed in range(lab.seeds)] for m in NAMES}
+    last = ROUNDS[lab.scale]
+    at = {t: {m: _typical(runs[m], t) for m in NAMES} for t in sorted({50, 200, last})}
+    claims = [_choice(lab, m, [_logs(found[m]) for found in best]) for m in TABLE_3]
+    claims += [_faster(lab, t, losses) for t, losses in at.items()]
+    claims.append(_longer_steps(lab, runs["fedexp"], [found["fedavg"]["server_lr"] for found in best]))
+    if not lab.small:
+        claims += [_magnitude(lab, m, t, at[t][m]) for m in NOTEBOOK for t in (50, 200)]
+    picture = curves(
+        "Training loss",
+        f"|A w - b|^2 / {SIZES[lab.scale][0]}, every algorithm with its best parameters; seed 1.",
+        {NAMES[m]: (range(last + 1), r[0]["loss"]) for m, r in runs.items()},
+        y="loss",
+        log=True,
+    )
+    steps = curves(
+        "Server step of FedExP",
+        "Longer than the best constant step in some rounds, and not in others; seed 1.",
+        {"FedExP": (range(1, 201), runs["fedexp"][0]["server_step"][:200]), "FedAvg": ([1, 200], [best[0]["fedavg"]["server_lr"]] * 2)},
+        y="eta_g",
+        log=True,
+    )  # fmt: skip
+    about = {
+        "clients, samples, unknowns": SIZES[lab.scale],
+        "local steps": 20,
+        "rounds": last,
+        "rounds of tuning": TUNED,
+        "log10 eta_l": RATES,
+        "log10 eta_g": SERVER,
+        "mu of FedProx": PROX,
+        "eps of FedExP": 0,
+    }
+    return Outcome(claims, [picture, steps], {"best": best, "loss": at}, about)
+
+
+def _cell(lab: Lab, seed: int, recipe: str, options: Options, rounds: int) -> Cell:
+    words = " ".join(f"{key}={value:.3g}" for key, value in options.items())
+    arguments: dict[str, Any] = {"seed": seed, "size": list(SIZES[lab.scale]), "recipe": recipe, "options": options}
+    return Cell(f"003-synthetic {recipe} {words} r{rounds} s{seed}", regression, {**arguments, "rounds": rounds})
+
+
+def _tuned(lab: Lab, seed: int) -> dict[str, Options]:
+    """The best of each grid: the lowest loss over the last 10 of 50 rounds (003 D.3)."""
+    grid: dict[str, list[Options]] = {"fedexp": [{"lr": 10**a, "eps": 0.0} for a in RATES]}
+    for m, steps in SERVER.items():
+        grid[m] = [{"lr": 10**a, "server_lr": 10.0**g} for a in RATES for g in steps]
+    best = _best(lab, seed, grid)
+    return best | _best(lab, seed, {"fedprox": [{**best["fedavg"], "mu": mu} for mu in PROX]})
+
+
+def _best(lab: Lab, seed: int, grid: dict[str, list[Options]]) -> dict[str, Options]:
+    cells = {m: [_cell(lab, seed, m, options, TUNED) for options in tried] for m, tried in grid.items()}
+    found = lab.run([cell for tried in cells.values() for cell in tried])
+    return {m: min(tried, key=lambda cell: _end(found[cell.name])).arguments["options"] for m, tried in cells.items()}
+
+
+def _end(result: Result) -> float:
+    return math.inf if result["diverged"] else fmean(result["loss"][-10:])
+
+
+def _typical(runs: list[Result], t: int) -> float:
+    """The median over the seeds."""
+    return median(math.inf if run["diverged"] else run["loss"][t] for run in runs)
+
+
+def _logs(options: Options) -> tuple[float, ...]:
+    return tuple(round(math.log10(options[key]), 1) for key in ("lr", "server_lr") if key in options)
+
+
+def _choice(lab: Lab, recipe: str, ours: list[tuple[float, ...]]) -> Claim:
+    """The commonest choice of the seeds against table 3."""
+    count = Counter(ours)
+    commonest = max(count, key=count.__getitem__)
+    of = f" of {len(ours)} seeds)"
+    words = ", ".join(_steps(c) + (f" ({n}{of}" if len(ours) > 1 else "") for c, n in count.most_common())
+    return lab.judge(f"best steps of {NAMES[recipe]}", _steps(TABLE_3[recipe]), words, commonest == TABLE_3[recipe])
+
+
+def _steps(logs: tuple[float, ...]) -> str:
+    return ", ".join(f"{name} = 10^{value:g}" for name, value in zip(("eta_l", "eta_g"), logs, strict=False))
+
+
+def _faster(lab: Lab, t: int, losses: dict[str, float]) -> Claim:
+    """An order of magnitude below the best rival."""
+    rival = min((m for m in NAMES if m != "fedexp"), key=losses.__getitem__)
+    ours = f"FedExP {losses['fedexp']:.2g}, best rival {NAMES[rival]} {losses[rival]:.2g}"
+    holds = losses["fedexp"] < losses[rival] / 10
+    return lab.judge(f"loss after {t} rounds", "an order-wise improvement over all rivals", ours, holds)
+
+
+def _longer_steps(lab: Lab, runs: list[Result], constant: list[float]) -> Claim:
+    """In the first 200 rounds, before rounding rules."""
+    shares = [fmean(step > c for step in run["server_step"][:200]) for run, c in zip(runs, constant, strict=True)]
+    words = "in " + " and ".join(f"{100 * share:.0f} %" for share in shares) + " of the rounds"
+    what = "eta_g of FedExP above the best constant one of FedAvg"
+    return lab.judge(what, "in some rounds, but not all", words, all(0 < share < 1 for share in shares))
+
+
+def _magnitude(lab: Lab, recipe: str, t: int, loss: float) -> Claim:
+    after_50, after_200, orders = NOTEBOOK[recipe]
+    paper = after_50 if t == 50 else after_200
+    holds = loss > 0 and abs(math.log10(loss / paper)) <= orders
+    what = f"loss of {NAMES[recipe]} after {t} rounds, within {10**orders:.0f} times"
+    return lab.judge(what, f"{paper:.2g} (the authors' notebook)", f"{loss:.2g}", holds)

@@ -1,0 +1,78 @@
+"""The deep tasks that experiments share, small enough for two cores or as large as in the papers."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from typing import Any
+
+from fedstride.app.sweep import Cell, Result, training
+from fedstride.research.papers.experiment import Lab
+
+EVALUATIONS = 20  # of a run, evenly spread; the scores of the last few are averaged
+Algorithm = dict[str, Any]  # as in a configuration: {"name": "fedavg", "lr": 0.1}
+
+# At small scale: two convolutions of 6 and 12 filters, 200 samples per client, 4 steps per epoch.
+SMALL = {
+    "data.samples": 200,
+    "training.batch_size": 50,
+    "model.name": "small_cnn",
+    "model.options": {"width": 6, "hidden": 32, "dropout": 0},
+}
+ROUNDS = {"small": 50, "paper": 500}
+
+
+def cell(
+    lab: Lab, task: str, algorithm: Algorithm, *, rounds: int | None = None, seed: int = 0, **settings: Any
+) -> Cell:
+    """A training run. Its name tells all that differs from the task, so that experiments share equal runs.
+
+    settings: dotted names of a configuration with __ for the dot, as data__alpha=0.1; they come last and win.
+    """
+    rounds = rounds or ROUNDS[lab.scale]
+    size = SMALL if lab.small and task not in ("shakespeare",) else {}
+    given = {key.replace("__", "."): value for key, value in settings.items()}
+    common = {
+        "training.rounds": rounds,
+        "training.seed": seed,
+        "training.evaluate_every": max(1, rounds // EVALUATIONS),
+        "data.seed": seed,
+        "model.seed": seed,
+    }
+    chosen = {f"algorithm.{key}": value for key, value in algorithm.items()}
+    name = f"{task} {text(algorithm)} r{rounds} s{seed} " + " ".join(f"{k}={json.dumps(v)}" for k, v in given.items())
+    return training(name.strip(), {**size, **common, **chosen, **given}, task)
+
+
+def text(algorithm: Algorithm) -> str:
+    """As on the command line: fedavg(lr=0.1)."""
+    rest = [f"{key}={_value(value)}" for key, value in algorithm.items() if key != "name"]
+    return f"{algorithm['name']}({','.join(rest)})" if rest else str(algorithm["name"])
+
+
+def _value(value: Any) -> str:
+    return (
+        text({"name": value["part"], **{k: v for k, v in value.items() if k != "part"}})
+        if isinstance(value, dict)
+        else f"{value}"
+    )
+
+
+def accuracy(result: Result, column: str = "test_accuracy", last: int = 4) -> float:
+    """Per cent, mean of the last evaluations; 0 for a run that diverged."""
+    if result["diverged"]:
+        return 0.0
+    return 100 * statistics.fmean([v for v in result["history"][column] if v is not None][-last:])
+
+
+def loss(result: Result, column: str = "test_loss", last: int = 4) -> float:
+    if result["diverged"]:
+        return float("inf")
+    return statistics.fmean([v for v in result["history"][column] if v is not None][-last:])
+
+
+def rounds_to(result: Result, target: float, column: str = "test_accuracy") -> int | None:
+    """The first evaluated round with this accuracy (per cent), or None."""
+    history = result["history"]
+    scored = zip(history["round"], history[column], strict=True)
+    return next((t for t, value in scored if value is not None and 100 * value >= target), None)

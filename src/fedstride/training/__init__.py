@@ -1,0 +1,1 @@
+"""A run from start to end: checks, rounds, guard, history, checkpoints, result."""

@@ -1,0 +1,178 @@
+"""Runs on disk: tensors as safetensors, the rest as JSON; never pickle. Files are replaced, not rewritten."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from fedstride.core.errors import Corrupt, InvalidInput, Unsaved, positive, tell
+from fedstride.core.files import NEW, write_tensors
+from fedstride.training.history import COLUMNS, Row
+from fedstride.training.history import unpack as unpack_history
+
+try:
+    import fcntl
+except ImportError:  # not on Windows: there, two runs in one folder are not told apart
+    fcntl = None  # type: ignore[assignment]
+
+FILE = re.compile(r"checkpoint-(\d{6,})\.safetensors")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Where and when a run is saved: every so many rounds or seconds, whichever comes first, and after the last round."""
+
+    folder: str | Path
+    every: int | None = 1  # rounds
+    seconds: float | None = None
+    keep: int = 2  # files; if the newest is damaged, the one before it is used
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.folder, str | Path):
+            raise InvalidInput(f"checkpoint={self.folder!r} is not usable; expected a folder, or None.")
+        for name, value in (("every", self.every), ("keep", self.keep)):
+            allowed = value is None and name == "every"
+            if not allowed and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise InvalidInput(f"Checkpoints: {name}={value!r} is not usable; expected a whole number >= 1.")
+        positive(self, seconds=self.seconds)
+        if os.path.exists(self.path) and not os.path.isdir(self.path):  # False too for names that no file can have
+            raise InvalidInput(f"checkpoint={str(self.folder)!r} is a file; expected a folder.")
+
+    @property
+    def path(self) -> Path:
+        return Path(self.folder)
+
+
+@dataclass
+class Clock:
+    """When the next save is due. It does not look at the time of day, which may jump."""
+
+    when: Checkpoints
+    round: int
+    last: float = field(default_factory=time.monotonic)
+
+    def due(self, round: int) -> bool:
+        rounds = math.inf if self.when.every is None else self.when.every
+        seconds = math.inf if self.when.seconds is None else self.when.seconds
+        return round - self.round >= rounds or time.monotonic() - self.last >= seconds
+
+    def save(self, session: Savable) -> None:
+        session.save(self.when)
+        self.round, self.last = session.round, time.monotonic()
+
+
+class Savable(Protocol):
+    @property
+    def round(self) -> int: ...
+
+    def save(self, when: Checkpoints) -> None: ...
+
+
+def files(folder: Path) -> list[Path]:
+    """The checkpoints of a folder, newest first."""
+    found = [(int(m[1]), p) for p in folder.glob("checkpoint-*") if (m := FILE.fullmatch(p.name))]
+    return [p for _, p in sorted(found, reverse=True)]
+
+
+def write(when: Checkpoints, round: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+    """One more checkpoint; the oldest ones go."""
+    write_tensors(when.path / f"checkpoint-{round:06}.safetensors", tensors, meta)
+    prune(when)
+
+
+def prune(when: Checkpoints) -> None:
+    for old in files(when.path)[when.keep :]:
+        old.unlink(missing_ok=True)
+
+
+def history(path: Path, tensors: Mapping[str, Tensor]) -> list[Row]:
+    """The rows of a checkpoint's history."""
+    log = tensors.get("history")
+    if log is None or log.dtype != torch.uint8:
+        raise Corrupt(f"{path}: it holds no history.")
+    try:
+        rows = list(unpack_history(bytes(log.numpy())))
+    except (ValueError, RecursionError) as error:
+        raise Corrupt(f"{path}: its history is not readable ({error}).") from error
+    if not rows or not all(_is_row(row, i + 1) for i, row in enumerate(rows)):
+        raise Corrupt(f"{path}: its history is not one of fedstride.")
+    return rows
+
+
+def _is_row(row: Any, round: int) -> bool:
+    if not isinstance(row, dict) or row.keys() != COLUMNS.keys() or row["round"] != round:
+        return False
+    numbers = [v for name, v in row.items() if name not in ("client_steps", "refused")]
+    steps, refused = row["client_steps"] or [], row["refused"]
+    if not isinstance(steps, list) or not isinstance(refused, dict) or not isinstance(row["rollbacks"], int):
+        return False
+    return all(isinstance(v, int | float | None) for v in (*numbers, *steps, *refused.values()))
+
+
+def newest(folder: Path, use: Callable[[Path], T]) -> T | None:
+    """use(the newest checkpoint that is whole), if there is any; the user is told of those that are not."""
+    found = files(folder)
+    damaged: list[tuple[Path, Corrupt]] = []
+    for path in found:
+        try:
+            used = use(path)
+        except Corrupt as error:
+            damaged.append((path, error))
+            continue
+        for bad, why in damaged:
+            os.replace(bad, bad.with_name(bad.name + ".corrupt"))
+            tell(f"{why} It is now {bad.name}.corrupt; the run goes on from {path.name}, the one before.")
+        return used
+    if damaged:
+        raise InvalidInput(
+            f"checkpoint: none of the {len(damaged)} in {folder} can be used. The newest: {damaged[0][1]} Bring one back "
+            "from a copy, or use another folder."
+        )
+    return None
+
+
+_mine: dict[Path, int] = {}  # folders that this process has locked, and by which thread
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """This folder for one run at a time. The system lets go of it when the process ends, however it ends."""
+    place, thread = folder.resolve(), threading.get_ident()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Unsaved(f"{folder}: cannot be made ({error.strerror or error}); use another folder.") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise Unsaved(f"{folder}: may not be written to; change its permissions, or use another folder.")
+    if fcntl is None or _mine.get(place) == thread:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno == errno.EWOULDBLOCK:
+                raise InvalidInput(
+                    f"{folder}: another run is writing into this folder; wait for its end, or use another folder."
+                ) from error  # anything else: a file system without locks
+        _mine[place] = thread
+        for left in folder.glob(f"*{NEW}"):
+            left.unlink(missing_ok=True)
+        yield
+    finally:
+        _mine.pop(place, None)
+        os.close(handle)

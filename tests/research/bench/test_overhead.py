@@ -1,0 +1,10 @@
+"""The benchmark compares like with like; how long it takes is not a test's business."""
+
+from fedstride.research.bench.overhead import cnn, measure
+
+
+def test_both_loops_end_at_the_same_model():
+    assert sum(p.numel() for p in cnn().parameters()) == 582_026
+    (result,) = measure(repeats=1)
+    assert result.difference < 1e-12
+    assert result.by_hand > 0 and result.fedstride > 0 and result.ratio > 0

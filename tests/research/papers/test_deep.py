@@ -1,0 +1,39 @@
+"""The deep experiments of 003 and 000 on made-up results: the papers' own agree, their contraries differ."""
+
+import json
+
+import pytest
+
+from fedstride.research.papers.experiment import AGREES, DIFFERS, IN_KIND, NOT_RUN
+from tests.research.papers import test_fedexp as of_003
+from tests.research.papers import test_fedsls as of_000
+from tests.research.papers.pretend import Pretended
+
+TRUE = {**dict.fromkeys(of_003.MINE, of_003.as_in_003), **dict.fromkeys(of_000.MINE, of_000.as_in_000)}
+FALSE = {**dict.fromkeys(of_003.MINE, of_003.against_003), **dict.fromkeys(of_000.MINE, of_000.against_000)}
+
+
+@pytest.mark.parametrize("name", TRUE)
+def test_what_the_paper_says_is_in_kind_at_small_scale_and_agrees_at_its_own(name, monkeypatch, tmp_path):
+    small = Pretended(monkeypatch, tmp_path, TRUE[name]).verdicts(name)
+    assert set(small) - {NOT_RUN} == {IN_KIND}
+    full = Pretended(monkeypatch, tmp_path, TRUE[name], "paper").verdicts(name)
+    assert set(full) - {NOT_RUN} == {AGREES}
+
+
+@pytest.mark.parametrize("name", FALSE)
+def test_the_contrary_differs(name, monkeypatch, tmp_path):
+    verdicts = Pretended(monkeypatch, tmp_path, FALSE[name]).verdicts(name)
+    assert set(verdicts) - {NOT_RUN} == {DIFFERS}
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+@pytest.mark.parametrize("paper", [of_003, of_000])
+def test_a_name_belongs_to_one_configuration(scale, paper, monkeypatch, tmp_path):
+    pretended = Pretended(monkeypatch, tmp_path, TRUE[paper.MINE[0]], scale, seeds=2)
+    for name in paper.MINE:
+        pretended.verdicts(name)
+    by_name = {}
+    for cell in pretended.cells:
+        assert by_name.setdefault(cell.name, cell.arguments) == cell.arguments
+    assert len({json.dumps(a, sort_keys=True) for a in by_name.values()}) == len(by_name)

@@ -1,0 +1,202 @@
+"""The experiments of 001 on made-up results: verdicts come out both ways, and the rates found on one task go everywhere."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fedstride.app.config import Config, resolve
+from fedstride.app.sweep import trained
+from fedstride.research.papers import delta_sgd, delta_sgd_more, delta_sgd_step, experiment
+from fedstride.research.papers.experiment import AGREES, DIFFERS, EXPERIMENTS, IN_KIND, NOT_RUN, Lab
+from fedstride.research.papers.page import drawn
+
+OURS = delta_sgd.OURS
+NAMES = sorted(name for name in EXPERIMENTS if name.startswith("001-"))
+PART = {part: name for name, part in delta_sgd.RULES.items()}
+
+
+def optimiser(config):
+    step = config["algorithm"]["step"]
+    return PART[step["part"]] + (" decayed" if "schedule" in step else "")
+
+
+def place(config):
+    return config["task"], config["data"]["alpha"]
+
+
+def table_of(config):
+    """The table of 001 that a run belongs to."""
+    algorithm = config["algorithm"]
+    if "server" in algorithm:
+        return delta_sgd_more.TABLE_4[place(config)]
+    if "objective" in algorithm:
+        moon = algorithm["objective"]["part"] == "Moon"
+        return delta_sgd_more.TABLE_5 if moon else delta_sgd_more.TABLE_6[place(config)]
+    return delta_sgd_more.TABLE_3 if config["data"]["partition"] == "quantity" else delta_sgd.TABLE_1[place(config)]
+
+
+def as_in_001(config):
+    """Per cent; in the search the second rate of each grid is the best."""
+    step, name = config["algorithm"]["step"], optimiser(config)
+    searched = place(config) == delta_sgd.TUNED and name in delta_sgd.GRID and "objective" not in config["algorithm"]
+    off = searched and step["lr"] != delta_sgd.GRID[name][1]
+    return table_of(config)[name] - 30 * off
+
+
+def flat(config, per_cent):
+    rounds = [1, 2, 3, 4]
+    history = {"round": rounds, "test_accuracy": [None, *[per_cent(config) / 100] * 3]}
+    return {"diverged": None, "history": history}
+
+
+@pytest.fixture
+def lab(monkeypatch, tmp_path):
+    """A maker of labs whose cells are not run: what `per_cent` says is their accuracy. It keeps the cells asked for."""
+
+    def make(per_cent=as_in_001, scale="small", seeds=1):
+        asked = []
+
+        def complete(cells, folder, tell, workers=None):
+            asked.extend(cells)
+            chunk = {"round": 0, "first": [[0.1, 0.9], [0.4, 0.2]], "second": [[0.2, 0.2], [0.21, 0.2]]}
+            return {
+                c.name: {"chunks": [chunk]} if "fig7" in c.name else flat(c.arguments["config"], per_cent)
+                for c in cells
+            }
+
+        monkeypatch.setattr(experiment, "complete", complete)
+        return Lab(scale, seeds, tmp_path), asked
+
+    return make
+
+
+def verdicts(outcome):
+    return {claim.what: claim.verdict for claim in outcome.claims if claim.verdict != NOT_RUN}
+
+
+@pytest.mark.parametrize(
+    "name", ["001-table1", "001-figs1-3", "001-table2b", "001-table6", "001-table4", "001-table5", "001-B3"]
+)
+def test_the_papers_own_figures_agree_with_the_paper(lab, name):
+    small, paper = (EXPERIMENTS[name].measure(lab(scale=scale)[0]) for scale in ("small", "paper"))
+    assert set(verdicts(small).values()) == {IN_KIND}, verdicts(small)
+    assert set(verdicts(paper).values()) == {AGREES}, verdicts(paper)
+
+
+@pytest.mark.parametrize("name", ["001-table1", "001-table2b", "001-table6", "001-table4", "001-table5", "001-B3"])
+def test_a_poor_delta_sgd_differs(lab, name):
+    found = verdicts(EXPERIMENTS[name].measure(lab(lambda c: as_in_001(c) - 20 * (optimiser(c) == OURS))[0]))
+    places = [verdict for what, verdict in found.items() if "place" in what or "Delta-SGD" in what]
+    assert places and set(places) == {DIFFERS}, found
+
+
+def test_a_table_without_any_difference_differs_from_figures_1_to_3(lab):
+    found = verdicts(EXPERIMENTS["001-figs1-3"].measure(lab(lambda config: 50.0)[0]))
+    assert sorted(found.values()) == [DIFFERS] * 4 + [IN_KIND], found  # none is farther from the best than Delta-SGD
+
+
+def test_help_for_all_differs(lab):
+    def helped(config):
+        return delta_sgd.TABLE_1[place(config)][optimiser(config)] + 5 * ("objective" in config["algorithm"])
+
+    for name in ("001-table2b", "001-table5"):
+        (verdict,) = [
+            v for what, v in verdicts(EXPERIMENTS[name].measure(lab(helped)[0])).items() if "points by" in what
+        ]
+        assert verdict == DIFFERS
+
+
+@pytest.mark.parametrize(("gain", "verdict"), [(0.5, IN_KIND), (5.0, DIFFERS)])
+def test_the_effect_of_delta_and_of_epochs_is_measured(lab, gain, verdict):
+    def better(config):
+        delta = config["algorithm"]["step"].get("delta", 0.1)
+        return 40 + gain * (delta == 1.0) + gain * ((config["training"]["epochs"] or 1) - 1) / 2
+
+    assert set(verdicts(EXPERIMENTS["001-B1"].measure(lab(better)[0])).values()) == {verdict}
+    found = verdicts(EXPERIMENTS["001-B2"].measure(lab(better)[0]))
+    assert {v for what, v in found.items() if "marginal" in what} == {verdict}
+    assert {v for what, v in found.items() if "faster" in what} == {IN_KIND}
+    slower = verdicts(EXPERIMENTS["001-B2"].measure(lab(lambda c: 50 - better(c))[0]))
+    assert {v for what, v in slower.items() if "faster" in what} == {DIFFERS}
+
+
+@pytest.mark.parametrize(("steady", "verdict"), [(OURS, IN_KIND), ("Adam", DIFFERS)])
+def test_deviation_over_three_seeds(lab, steady, verdict):
+    def shaken(config):
+        swing = 0.1 if optimiser(config) == steady else 4.0 if optimiser(config) == OURS else 3.0
+        return delta_sgd_more.TABLE_7[place(config)][0][optimiser(config)] + swing * (config["training"]["seed"] - 1)
+
+    here, asked = lab(shaken)
+    outcome = EXPERIMENTS["001-B7"].measure(here)
+    found = verdicts(outcome)
+    assert {v for what, v in found.items() if "deviation" in what} == {verdict}
+    assert {v for what, v in found.items() if "deviation" not in what} == {IN_KIND}
+    assert outcome.figures["deviation"]["CIFAR-10, α = 0.1"][steady] == pytest.approx(0.1)
+    assert {c.arguments["config"]["training"]["seed"] for c in asked} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_all_runs_take_the_rates_found_on_one_task_and_have_a_name_and_a_file_of_their_own(lab, tmp_path, scale):
+    here, asked = lab(scale=scale)
+    for name in NAMES:
+        outcome = EXPERIMENTS[name].measure(here)
+        assert outcome.pictures
+        json.dumps([[drawn(picture) for picture in outcome.pictures], outcome.figures, outcome.settings])
+    by_name, by_file = {}, {}
+    for cell in asked:
+        config, file = cell.arguments["config"], cell.file(tmp_path)
+        base = delta_sgd.DECAYED.get(optimiser(config), optimiser(config))
+        lr = config["algorithm"]["step"].get("lr")
+        searched = place(config) == delta_sgd.TUNED and set(config["algorithm"]) == {"name", "step"}
+        assert (lr is None) if base in (OURS, "SPS") else lr == delta_sgd.GRID[base][1] or searched
+        assert config["training"]["readout"] == "last"
+        work = json.dumps([cell.work.__name__, cell.arguments], sort_keys=True)
+        assert by_name.setdefault(cell.name, work) == work
+        assert by_file.setdefault(file, cell.name) == cell.name
+        assert len(file.name) < 250
+    assert len(set(by_name.values())) == len(by_name)  # no run twice under two names
+
+
+def test_the_papers_sizes(lab):
+    cells = [delta_sgd.trial(lab(scale="paper")[0], p, {"part": "DeltaSGD"}) for p in delta_sgd.PLACES]
+    configs = [Config.model_validate(c.arguments["config"]) for c in cells]
+    assert {(c.task, c.training.rounds, c.model.name) for c in configs} == {
+        ("mnist", 500, "small_cnn"),
+        ("fashion_mnist", 1000, "small_cnn"),
+        ("cifar10", 2000, "resnet18"),
+    }
+    assert {c.model.options.get("dropout") for c in configs} == {0.5, None}
+    assert {(c.data.clients, c.data.samples, c.training.batch_size, c.training.cohort) for c in configs} == {
+        (100, 500, 64, 10)
+    }
+
+
+def test_a_decayed_rate_is_decayed(lab):
+    rule = delta_sgd.steps(lab()[0])["SGDM decayed"]
+    made = resolve("digits", settings={"algorithm.name": "custom", "algorithm.step": rule}).make_algorithm().step
+    assert [made.lr * made.schedule(t, 4) for t in range(4)] == pytest.approx([0.05, 0.05, 0.005, 0.0005])
+
+
+def test_both_conditions_are_seen_as_the_rule_meets_them():
+    settings = {"training.rounds": 2, "algorithm.name": "custom", "algorithm.step": {"part": "DeltaSGD"}}
+    config = resolve("digits", settings=settings).model_dump(mode="json")
+    chunks = delta_sgd_step.watched(config)["chunks"]
+    taken = {t: [] for t in range(2)}
+    for chunk in chunks:
+        for pairs in delta_sgd_step._ways(chunk):
+            start = 0.2 * 1.1**0.5  # the first step, which has no quotient
+            taken[chunk["round"]].append((start + sum(map(min, pairs))) / (1 + len(pairs)))
+    means = [sum(some) / len(some) for some in taken.values()]
+    assert means == pytest.approx(trained(config)["history"]["client_step"], rel=1e-5)
+
+
+@pytest.mark.parametrize("second", [0.2, 5.0])
+def test_conditions_that_never_bind_differ(monkeypatch, tmp_path, second):
+    """0.2 against firsts that reach 0.9: both bind. 5: the second never does."""
+    chunk = {"round": 0, "first": [[0.1, 0.9]] * 3 + [[0.2, 0.1]], "second": [[second] * 2] * 4}
+    monkeypatch.setattr(delta_sgd_step, "about", lambda lab: {})
+    monkeypatch.setattr(experiment, "complete", lambda cells, *rest: {cells[0].name: {"chunks": [chunk]}})
+    found = list(verdicts(EXPERIMENTS["001-fig7"].measure(Lab("small", 1, tmp_path))).values())
+    assert found == ([IN_KIND] * 3 if second < 1 else [DIFFERS] * 3)

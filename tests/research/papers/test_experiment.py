@@ -1,0 +1,80 @@
+"""Choosing experiments, judging them, and drawing their curves."""
+
+from __future__ import annotations
+
+import json
+
+import plotly.graph_objects as go
+import pytest
+
+from fedstride import InvalidInput
+from fedstride.app.sweep import Cell
+from fedstride.research.papers import EXPERIMENTS, Experiment, Lab, experiment, select
+from fedstride.research.papers.experiment import AGREES, DIFFERS, IN_KIND, curves
+
+calls = []
+
+
+def square(n):
+    calls.append(n)
+    return {"square": n * n}
+
+
+@pytest.fixture
+def three(monkeypatch):
+    known = {name: Experiment(name, name, None) for name in ("003-b", "000-a", "003-a")}
+    monkeypatch.setattr(experiment, "EXPERIMENTS", known)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("000-a", ["000-a"]), ("003", ["003-a", "003-b"]), ("all", ["000-a", "003-a", "003-b"])],
+)
+def test_select(three, name, expected):
+    assert [e.name for e in select(name)] == expected
+
+
+@pytest.mark.parametrize("name", ["00", "003-", "004", ""])
+def test_an_unknown_name_is_refused(three, name):
+    with pytest.raises(InvalidInput, match="is no experiment"):
+        select(name)
+
+
+def test_every_experiment_is_of_a_paper():
+    assert {name[:3] for name in EXPERIMENTS} >= {"000", "003", "004"}
+    assert all(e.name == name and e.title for name, e in EXPERIMENTS.items())
+
+
+@pytest.mark.parametrize(
+    ("scale", "full", "expected"),
+    [
+        *(("small", None, IN_KIND), ("small", True, AGREES), ("small", False, IN_KIND)),
+        *(("paper", None, AGREES), ("paper", True, AGREES), ("paper", False, IN_KIND)),
+    ],
+)
+def test_judge(tmp_path, scale, full, expected):
+    lab = Lab(scale, 1, tmp_path)
+    assert lab.judge("what", "1", "1", True, full).verdict == expected
+    assert lab.judge("what", "1", "2", False, full).verdict == DIFFERS
+
+
+def test_a_lab_runs_what_is_missing_and_counts_the_hours_of_all(tmp_path):
+    calls.clear()
+    cells = [Cell(f"square {n}", square, {"n": n}) for n in (2, 3)]
+    assert Lab("small", 1, tmp_path).run(cells[:1]) == {"square 2": {"square": 4}}
+    file = cells[0].file(tmp_path / "cells" / "small")
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"seconds": 7200}))
+    again = Lab("small", 1, tmp_path)
+    assert again.run(cells, workers=1)["square 3"] == {"square": 9}
+    assert calls == [2, 3]
+    assert again.hours == pytest.approx(2, abs=1e-3)
+    assert Lab("paper", 1, tmp_path).run(cells[:1]) == {"square 2": {"square": 4}}
+    assert calls == [2, 3, 2], "another scale has cells of its own"
+
+
+@pytest.mark.parametrize("values", [[1.0, None, 1e-30], [3.0, 2.0, 1.0], [0.0, 0.0], []])
+def test_curves_are_figures(values):
+    picture = curves("title", "note", {"a": (range(len(values)), values)}, y="F", log=True)
+    figure = go.Figure(picture.figure)
+    assert figure.layout.yaxis.type == "log" and figure.layout.yaxis.title.text == "F"
+    assert list(figure.data[0].y) == values

@@ -1,0 +1,83 @@
+"""The verdicts on FedLin and FedSplit come out both ways, and single cells compute what the papers define."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedstride.research.papers import fedlin
+from fedstride.research.papers.experiment import AGREES, DIFFERS, IN_KIND
+from tests.research.papers.made_up import outcome, verdicts
+
+
+def sparse(work, arguments, floor=0.01):
+    """Gaps that halve every four rounds; at the clients down to a floor that grows with what is left out."""
+    least = floor * (100 - arguments["k"]) if arguments["where"] == "up" else 0
+    return {"gap": [300 * 2 ** (-t / 4) + least for t in range(arguments["rounds"] + 1)]}
+
+
+def split(work, arguments, above=1.1):
+    grows = arguments["e"] % 2
+    return {"radius": above if grows else 0.9, "bias": 0.01, "distance": [1.0] * (arguments["rounds"] + 1)}
+
+
+def round_map(work, arguments, long=1.5):
+    far = arguments["eta"] * arguments["H"] >= 1
+    return {"radius": long if far else 0.9, "second": 0.5, "wrong": 0.0}
+
+
+def noisy(work, arguments, power=1):
+    return {"square": [100 * 0.9**t + 7 * arguments["variance"] ** power for t in range(401)]}
+
+
+GOOD = {"004-K": (sparse, AGREES), "004-J": (split, AGREES), "004-E": (round_map, AGREES), "004-L": (noisy, IN_KIND)}
+
+
+@pytest.fixture
+def judged(monkeypatch, tmp_path):
+    return lambda name, result, **more: outcome(monkeypatch, tmp_path, name, result, **more)
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+@pytest.mark.parametrize("name", GOOD)
+def test_results_as_in_the_paper_agree(judged, name, scale):
+    result, good = GOOD[name]
+    assert set(verdicts(judged(name, result, scale=scale))) == {good}
+
+
+@pytest.mark.parametrize(
+    ("name", "result", "differing"),
+    [
+        ("004-K", lambda w, a: sparse(w, a, floor=0.0), 4),  # clients without a floor
+        ("004-K", lambda w, a: sparse(w, a | {"where": "up"}), 5),  # a floor at the server, too
+        ("004-J", lambda w, a: split(w, a, above=0.99), 2),  # odd e converge
+        ("004-J", lambda w, a: split(w, a | {"e": 1}), 2),  # even e diverge
+        ("004-E", lambda w, a: round_map(w, a, long=0.9), 1),  # long steps are stable
+        ("004-E", lambda w, a: round_map(w, a) | {"second": 0.1, "wrong": 1.0}, 2),
+        ("004-L", lambda w, a: noisy(w, a, power=0), 5),  # a floor whatever the noise
+        (
+            "004-L",
+            lambda w, a: noisy(w, a, power=-1) if a["variance"] else noisy(w, a),
+            3,
+        ),  # a floor that falls with it
+    ],
+)
+def test_other_results_differ(judged, name, result, differing):
+    assert verdicts(judged(name, result)).count(DIFFERS) == differing
+
+
+def test_cells():
+    assert fedlin.split(1000.0, 1, 6)["radius"] == pytest.approx(1.658, abs=5e-4)
+    assert fedlin.split(1000.0, 40, 6)["bias"] == pytest.approx(0.0025, abs=5e-5)
+    long = fedlin.round_map(14.0, 2, 0.5)
+    assert long["radius"] > 1 and long["wrong"] < 1e-12 and long["second"] == pytest.approx(0.25)
+
+
+def test_a_floor_of_noise(monkeypatch):
+    monkeypatch.setitem(fedlin.SIZES, "small", (3, 20, 4, 3, 0.5, 40))
+    quiet, loud = (fedlin.noisy(variance, "small", 0)["square"] for variance in (0.0, 0.1))
+    assert len(quiet) == 41 and quiet[0] == loud[0] and quiet[-1] < 1e-3 * loud[-1]
+
+
+def test_sparse_gradients():
+    every, some = (fedlin.sparse("up", k, True, 0.1, 2)["gap"] for k in (100, 60))
+    assert every[0] == some[0] > every[1] and every[1] == some[1] and every[2] != some[2]  # the first round is whole

@@ -1,0 +1,71 @@
+"""What an experiment leaves behind."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from fedstride import InvalidInput
+from fedstride.app.report import theme
+from fedstride.research.papers import Claim, Experiment, Lab, Outcome, page
+from fedstride.research.papers.experiment import AGREES, DIFFERS, NOT_RUN, curves
+
+CLAIMS = [
+    Claim("order", "a < b", "a < b", AGREES),
+    Claim("</script><b>|w|", "1", "2", DIFFERS),
+    Claim("CIFAR-100", "54.65", "", NOT_RUN),
+]
+
+
+@pytest.fixture
+def written(tmp_path):
+    """The paths of a record and a page with an infinity and a NaN in them."""
+    picture = curves("F", "note", {"a": ([0, 1], [1.0, float("inf")]), "b": ([0, 1], [1.0, 2.0])})
+    outcome = Outcome(CLAIMS, [picture], {"F": [float("nan"), 1.0]}, {"rounds": 50})
+    found = page.record(Experiment("000-x", "A title", None), Lab("small", 2, tmp_path), outcome)
+    return page.write(found, outcome.pictures, tmp_path)
+
+
+def test_a_record_is_strict_json_and_tells_how_it_was_made(written):
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    found = json.loads(written[0].read_text(), parse_constant=refuse)
+    assert (found["name"], found["scale"], found["seeds"], found["hours"]) == ("000-x", "small", 2, 0)
+    assert found["command"] == "fedstride reproduce 000-x --scale small --seeds 2"
+    assert found["figures"] == {"F": [None, 1.0]} and found["settings"] == {"rounds": 50}
+    assert [claim["verdict"] for claim in found["claims"]] == [AGREES, DIFFERS, NOT_RUN]
+    assert {"cores", "torch"} < set(found["machine"]) and "commit" in found
+
+
+def test_a_page_needs_no_network_and_shows_all_verdicts(written):
+    text = written[1].read_text()
+    shown = text[: text.index('<script type="application/json"')]
+    assert [shown.count(f">{verdict}</td>") for verdict in (AGREES, DIFFERS, NOT_RUN)] == [1, 1, 1]
+    assert "&lt;/script&gt;&lt;b&gt;|w|" in shown and "<b>" not in shown
+    assert not re.search(r'(src|href)="', shown)
+    assert theme.PAGE["paper"][1] in shown, "the colours of a dark page"
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])
+    assert [trace["y"] for trace in data["figures"][0]["data"]] == [[1.0, None], [1.0, 2.0]]
+    assert data["figures"][0]["layout"]["showlegend"]
+
+
+def test_markdown_holds_every_claim(written):
+    lines = page.markdown(page.read(written[0].parent)).splitlines()
+    assert len(lines) == 2 + len(CLAIMS)
+    assert "\\|w\\|" in lines[3] and "**differs**" in lines[3] and "**" not in lines[2] + lines[4]
+    assert all(line.startswith("| 000-x | small |") for line in lines[2:])
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "{", None])
+def test_a_folder_without_records_is_refused(tmp_path, text):
+    if text is not None:
+        (tmp_path / "some.json").write_text(text)
+    with pytest.raises(InvalidInput, match="--out"):
+        page.read(tmp_path)
+
+
+def test_a_source_that_no_repository_tracks_has_no_commit(tmp_path):
+    assert page.commit(tmp_path) is None

@@ -1,0 +1,67 @@
+"""The verdicts on tuned rivals come out both ways."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from fedstride.research.papers import synthetic
+from fedstride.research.papers.experiment import AGREES, DIFFERS, IN_KIND
+from tests.research.papers.made_up import outcome, verdicts
+
+BEST = {name: [10**log for log in logs] for name, logs in synthetic.TABLE_3.items()}
+BEST["fedprox"] = BEST["fedavg"]
+
+
+def as_in_003(work, arguments, slow=1.0, best=BEST):
+    """A loss that falls at the notebook's pace, and more slowly away from the best steps; eta_l = 1 diverges."""
+    recipe, options, rounds = arguments["recipe"], arguments["options"], arguments["rounds"]
+    if options["lr"] >= 1:
+        return {"diverged": 3, "loss": [], "server_step": []}
+    first, last, _ = synthetic.NOTEBOOK.get(recipe, synthetic.NOTEBOOK["fedavg"])
+    off = sum(abs(math.log(value / goal)) for value, goal in zip(options.values(), best[recipe], strict=False))
+    pace = math.log(last / first) / 150
+    ours = pace / (1 + off) / (slow if recipe == "fedexp" else 1)
+    loss = [first * math.exp(ours * t - pace * 50) for t in range(rounds + 1)]
+    return {"diverged": None, "loss": loss, "server_step": [5.0, 20.0] * (rounds // 2)}
+
+
+@pytest.fixture
+def judged(monkeypatch, tmp_path):
+    return lambda result, **more: outcome(monkeypatch, tmp_path, "003-synthetic", result, **more)
+
+
+@pytest.mark.parametrize(("scale", "good"), [("small", IN_KIND), ("paper", AGREES)])
+def test_results_as_in_the_paper_agree(judged, scale, good):
+    found = judged(as_in_003, scale=scale, seeds=2)
+    assert set(verdicts(found)) == {good}
+    assert found.figures["best"][1]["fedavg"] == {"lr": 0.1, "server_lr": 10.0}
+
+
+def test_a_slow_fedexp_differs(judged):
+    claims = judged(lambda w, a: as_in_003(w, a, slow=100.0), scale="paper").claims
+    assert {c.what for c in claims if c.verdict == DIFFERS} == {
+        *(f"loss after {t} rounds" for t in (50, 200, 2000)),
+        *(f"loss of FedExP after {t} rounds, within 100 times" for t in (50, 200)),
+    }
+
+
+def test_other_best_steps_differ(judged):
+    claims = judged(lambda w, a: as_in_003(w, a, best=BEST | {"scaffold": [0.01, 1.0]})).claims
+    assert [c.ours for c in claims if c.verdict == DIFFERS] == ["eta_l = 10^-2, eta_g = 10^0"]
+
+
+def test_constant_steps_differ(judged):
+    claims = judged(lambda w, a: as_in_003(w, a) | {"server_step": [5.0] * a["rounds"]}).claims
+    assert [c.what for c in claims if c.verdict == DIFFERS] == ["eta_g of FedExP above the best constant one of FedAvg"]
+
+
+def test_a_run(tmp_path):
+    ours, rival = (
+        synthetic.regression(1, [4, 3, 20], *run, 5)
+        for run in (("fedexp", {"lr": 0.1, "eps": 0.0}), ("fedavg", {"lr": 0.1}))
+    )
+    assert len(ours["loss"]) == 6 and len(ours["server_step"]) == 5
+    assert ours["loss"][0] == rival["loss"][0] > rival["loss"][-1] > ours["loss"][-1]
+    assert synthetic.regression(1, [4, 3, 20], "fedavg", {"lr": 100.0}, 50)["diverged"]
