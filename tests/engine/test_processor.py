@@ -96,8 +96,9 @@ def test_the_trial_uses_bfloat16():
         "print(sorted({e.key for e in seen.key_averages()}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    if done.returncode < 0:
-        pytest.skip(f"bfloat16 kills a process here (signal {-done.returncode})")
+    if done.returncode < 0 or "could not create a primitive" in done.stderr:
+        pytest.skip("this processor has no bfloat16 kernels for every operation")
+    assert done.returncode == 0, done.stderr
     for kernel in ("aten::addmm", "aten::convolution", "aten::bmm", "AddmmBackward0", "ConvolutionBackward0"):
         assert kernel in done.stdout
     assert "aten::_to_copy" in done.stdout
