@@ -35,14 +35,14 @@ def rms(v):
 def twin(model, clients, rounds, steps, below):
     """Full participation, so that rho has no part. Two tensors: a matrix of five weights and a bias."""
     x = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
-    v, s, mean, q, first, lowest = torch.zeros_like(x), 0.0, None, None, None, math.inf
+    v, s, mean, q, first, lowest, reach = torch.zeros_like(x), 0.0, None, None, None, math.inf, 1.0
     size = [rms(x[:5]), max(abs(float(x[5])), rms(x[:5]))]  # the bias has at least the matrix's
-    xs, outputs = [x], []
+    xs, outputs, farthest = [x], [], 1.0
     for t in range(rounds):
         now = [max(size[0], rms(x[:5])), max(size[1], abs(float(x[5])), rms(x[:5]))]
         deltas, losses, squares = [], [], []
         for data in clients:
-            y, cap, seen = x.clone(), 0.06 * min(1, (t + 1) / 10) / (1 + t / 10) ** 0.5, []
+            y, cap, seen = x.clone(), reach * 0.06 * min(1, (t + 1) / 10) / (1 + t / 10) ** 0.5, []
             for k in range(steps):
                 f, g = loss_and_gradient(data, y, below)
                 seen.append([float((g[:5] ** 2).mean()), float(g[5] ** 2)])
@@ -55,7 +55,11 @@ def twin(model, clients, rounds, steps, below):
                 y = y - min(2 * max(f - target, 0.0) / float(g @ u), cap) * u
             deltas.append(x - y)
             squares.append([sum(column) / steps for column in zip(*seen, strict=True)])
-        v = torch.stack(deltas).mean(0) + 0.8 * v
+        delta = torch.stack(deltas).mean(0)
+        c = float(delta @ v / (delta.norm() * v.norm())) if t > 0 else 0.0
+        reach = min(4.0, max(1.0, reach * math.exp((c - 0.3) / 2 if c > 0.3 else c - 0.3)))
+        farthest = max(farthest, reach)
+        v = delta + 0.8 * v
         s = sum(float(d @ d) for d in deltas) / len(deltas) + 0.64 * s
         x = x - max(1.0, min(s / (3 * float(v @ v)), math.sqrt(s / float(v @ v)))) * v
         new = [sum(column) / len(clients) for column in zip(*squares, strict=True)]
@@ -65,7 +69,7 @@ def twin(model, clients, rounds, steps, below):
         mean = x if mean is None else mean + 9 / (t + 9) * (x - mean)
         xs.append(x)
         outputs.append(mean)
-    return xs, outputs
+    return xs, outputs, farthest
 
 
 @pytest.mark.parametrize(("scale", "below"), [(0.1, 0.0), (1.0, 0.0), (1.0, 6.0)])
@@ -74,12 +78,13 @@ def test_auto_equals_its_twin(scale, below):
     xs = []
     loss = "mse" if below == 0 else lambda output, target: nn.functional.mse_loss(output, target) - below
     run = fs.train(model, loss, clients, rounds=12, local_steps=4, callbacks=[lambda e: xs.append(e.x)])
-    expected, outputs = twin(model, clients, 12, 4, below)
+    expected, outputs, reach = twin(model, clients, 12, 4, below)
     for mine, theirs in zip(xs, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
     output = nn.utils.parameters_to_vector(run.model.parameters()).detach()
     torch.testing.assert_close(output, outputs[-1], rtol=1e-9, atol=1e-12)
     assert below == 0 or run.history[-1]["train_loss"] < 0, "the target must move"
+    assert reach > 1, "nothing was stretched, so nothing was compared"
 
 
 def test_auto_is_the_default():

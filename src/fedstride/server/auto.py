@@ -14,10 +14,12 @@ import torch
 
 from fedstride.client.step.capped_polyak import radii, ratio, started
 from fedstride.core.errors import decay, not_negative
-from fedstride.core.rows import State, Vec, sq
+from fedstride.core.rows import State, Vec, dot, norm, sq
 from fedstride.wire import Mean
 
 MEMORY = 0.9  # of the gradients' mean squares, per round
+STEADY = 0.3  # cosine between an update and the sum of those before: above it, longer steps would have done the same
+FARTHEST = 4.0  # most that the clients' cap is multiplied by
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,10 @@ class Auto:
 
     At least 1; and at most sqrt(s) / |v|, if that is more than 1, so that |eta v| <= sqrt(s): without it, clients that agree
     on where to be and not on how to get there (|Dbar| near 0, S not) would throw the model far away.
+
+    The clients' cap is multiplied by a reach between 1 and 4, which grows while updates keep their direction and shrinks,
+    twice as fast, when they do not: with c the cosine between Dbar and the v before it, reach *= exp((c - 0.3) / 2) where
+    c > 0.3, else exp(c - 0.3).
 
     For the clients' steps: r_j is the size of tensor j now, or at the start if that was more; q_j^2 follows the mean square
     of its gradient over the cohorts. Once the cohort's mean loss was below zero, the target f* lies as far below the lowest
@@ -41,12 +47,16 @@ class Auto:
         not_negative(self, rho=self.rho)
 
     def init(self, x: Vec) -> State:
-        return {"eta": x.new_ones(()), "s": x.new_zeros(()), "v": torch.zeros_like(x)}
+        one, zero = x.new_ones(()), x.new_zeros(())
+        return {"eta": one, "reach": one, "s": zero, "v": torch.zeros_like(x)}
 
     def broadcast(self, state: State) -> State:
-        return {name: state[name] for name in ("scale", "target") if name in state}
+        return {name: state[name] for name in ("reach", "scale", "target") if name in state}
 
     def step(self, x: Vec, mean: Mean, state: State) -> Vec:
+        steadiness = ratio(dot(mean.update, state["v"]), norm(mean.update) * norm(state["v"])) - STEADY
+        growth = torch.where(steadiness > 0, steadiness / 2, steadiness).exp()
+        state["reach"] = (state["reach"] * growth).clamp(1, FARTHEST)
         v = state["v"] = mean.update + self.beta * state["v"]
         s = state["s"] = mean.square + self.beta**2 * state["s"]
         below = 3 * (sq(v) + self.rho * (1 - mean.participants / mean.clients) * s)

@@ -26,11 +26,12 @@ WARM_UP = 10  # rounds: untrained networks are easily ruined by long steps
 class CappedPolyak:
     """y -= eta u with u_j = (r_j / q_j) g_j for each tensor j, and eta = min{2 (f_B - f*) / <g, u>, cap}.
 
-    r_j is the root mean square of the tensor's weights and q_j that of its gradient, so eta is the share of its own size by
-    which a step changes a tensor: no change of units of loss or parameters matters. The cap rises linearly over the first
-    rounds and falls with the square root of time, which needs no planned number of rounds. A server sends r_j / q_j, and f* once the
-    loss goes below zero. Without one, as in the first round, a client takes r_j and q_j from its own first gradient, and f*
-    as far below zero again as its loss is, if that is.
+    r_j is the root mean square of the tensor's weights and q_j that of its gradient, so eta is the fraction of its own size
+    by which a step changes a tensor: the units of loss and parameters do not matter. The cap rises linearly over the first
+    rounds and then falls with the square root of time, which needs no planned number of rounds.
+
+    A server sends r_j / q_j, a factor for the cap, and f* once the loss goes below zero. Without one, as in the first round,
+    a client takes r_j and q_j from its own first gradient, and f* = min(0, 2 f).
     """
 
     cap: float = 0.06
@@ -42,7 +43,8 @@ class CappedPolyak:
         zero = torch.zeros_like(plan.size)
         shapes, sent = plan.shapes or (x.shape,), plan.broadcast
         state = {name: zero.clone() for name in ("eta", "loss", "taken")}
-        state["cap"] = zero + self.cap * min(1.0, (plan.round + 1) / WARM_UP) / math.sqrt(1 + plan.round / WARM_UP)
+        cap = self.cap * min(1.0, (plan.round + 1) / WARM_UP) / math.sqrt(1 + plan.round / WARM_UP)
+        state["cap"] = zero + cap * sent.get("reach", 1.0)
         state["mean_squares"] = zero.repeat(1, len(shapes))
         state |= {f"tensor {j}": zero.new_empty(len(zero), 0, s.numel()) for j, s in enumerate(shapes)}
         if "scale" in sent:

@@ -96,12 +96,12 @@ add(
     batch_size=10,
 )
 add(LOOKED, "mnist-0.05", "MNIST, MLP, alpha 0.05", MNIST, mlp(784, (50,), 10), mixed(0.05), rounds=60)
+add(LOOKED, "digits-linear", "digits, linear, alpha 0.1", "digits", linear(64, 10), mixed(0.1, 40, 30), batch_size=10)
 
 add(
     *(UNSEEN, "hastie", "Hastie's 10 normal inputs, MLP, alpha 1", parts.generated(parts.hastie, 3000)),
     *(mlp(10, (32,), 2), mixed(1.0, 30, 80)),
 )
-add(UNSEEN, "digits-linear", "digits, linear, alpha 0.1", "digits", linear(64, 10), mixed(0.1, 40, 30), batch_size=10)
 add(
     *(UNSEEN, "digits-deep", "digits, 3 hidden layers, alpha 1", "digits", mlp(64, (32, 32, 32), 10)),
     *(mixed(1.0, 30, 40),),
