@@ -143,34 +143,15 @@ def train(
     _check_callbacks(callbacks)
     where = engine_of(engine)
     when = checkpoint if isinstance(checkpoint, Checkpoints | None) else Checkpoints(checkpoint)
-    if not where.leads:
-        when = None  # another process writes
-    if not isinstance(guard, Guard | None):
-        raise InvalidInput(f"guard={guard!r} is invalid: expected fs.Guard(...), or None.")
-    guard = guard or Guard()
+    when = when if where.leads else None  # another process writes
+    guard = _guard(guard)
     held_out = validate.test_of(test, federated)
     normalise = validate.normalise_of(normalise, chosen, model)
     with torch.enable_grad():
         probed = validate.try_out(model, loss, federated, held_out, normalise)
-    task = Task(
-        model=model,
-        loss=probed.loss,
-        reduction=probed.reduction,
-        clients=probed.clients,
-        weights=validate.weights_of(weights, federated.sizes),
-        batch_size=batch_size,
-        seed=seed,
-        rounds=rounds,
-        moving=probed.moving,
-        buffers=buffers,
-        random=probed.random,
-        contrast=isinstance(chosen.objective, Moon),
-        full=chosen.exchanges_gradients or not chosen.gradient.batches,
-        mixed=mixed,
-        normalise=normalise,
-        folder=None if when is None else when.path / "clients",
-        keep=1 if when is None else when.keep,
-    )
+    by_client = validate.weights_of(weights, federated.sizes)
+    given = {"batch_size": batch_size, "seed": seed, "rounds": rounds, "buffers": buffers, "normalise": normalise}
+    task = _task(model, chosen, probed, when, weights=by_client, mixed=mixed, **given)
     steps = validate.steps_of(local_steps, epochs, batch_size, federated.sizes)
     options, cohorts = Options(weight_decay, clip_norm), sampler(cohort, len(federated))
     validate.quorum(guard, cohorts, chosen.privacy is not None)
@@ -204,6 +185,31 @@ def _check_callbacks(callbacks: Callbacks) -> None:
     for i, callback in enumerate(callbacks):
         if not callable(callback):
             raise InvalidInput(f"callbacks[{i}]={callback!r} is not callable; expected a function of one event.")
+
+
+def _guard(guard: Guard | None) -> Guard:
+    if not isinstance(guard, Guard | None):
+        raise InvalidInput(f"guard={guard!r} is invalid: expected fs.Guard(...), or None.")
+    return guard or Guard()
+
+
+def _task(
+    model: nn.Module, algorithm: Algorithm, probed: validate.Probed, when: Checkpoints | None, **given: Any
+) -> Task:
+    """Complete the task by what the probe of the data and the algorithm say."""
+    return Task(
+        model=model,
+        loss=probed.loss,
+        reduction=probed.reduction,
+        clients=probed.clients,
+        moving=probed.moving,
+        random=probed.random,
+        contrast=isinstance(algorithm.objective, Moon),
+        full=algorithm.exchanges_gradients or not algorithm.gradient.batches,
+        folder=None if when is None else when.path / "clients",
+        keep=1 if when is None else when.keep,
+        **given,
+    )
 
 
 def _facts(
