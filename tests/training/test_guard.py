@@ -10,7 +10,7 @@ import torch
 
 import fedstride as fs
 from fedstride.engine.faults import Faulty
-from tests.problems import learn, linear, regression, same_bits
+from tests.problems import Always, learn, linear, regression, same_bits
 
 
 @pytest.mark.parametrize(
@@ -55,19 +55,6 @@ def test_what_a_failed_attempt_cost_is_counted():
         "fedavg", cohort=2, rounds=1, engine=Faulty(crash=0.6, seed=1), guard=fs.Guard(quorum=1.0, retries=50)
     )
     assert tried.history[0]["bytes_down"] == tried.history[0]["attempts"] * calm.history[0]["bytes_down"]
-
-
-@dataclass(frozen=True)
-class Always:
-    """A sampler that draws the same cohort in every round and every attempt."""
-
-    cohort: tuple[int, ...]
-
-    def check(self, clients):
-        pass
-
-    def draw(self, sizes, source):
-        return list(self.cohort)
 
 
 @pytest.mark.parametrize(

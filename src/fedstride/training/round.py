@@ -1,9 +1,10 @@
 """A round, from top to bottom: advance(setup, state) -> (next state, history row).
 
-    choose the cohort -> [exchange gradients] -> exchange updates -> admit -> aggregate -> server step -> read-out -> row
+    choose the cohort -> [exchange gradients] -> exchange updates -> aggregate -> [add noise] -> server step -> read-out -> row
 
-The functions below advance() are its steps, in the order in which it calls them. None of them changes a state. The clients'
-memory of a round is provisional until the caller calls setup.clients.commit() or discard(): see train.py and retry.py.
+In an exchange the engine sends an order to the cohort, refuses damaged messages, and sums the others in a stream. The
+functions below advance() are its steps, in the order in which it calls them. None of them changes a state. What clients
+remember of a round is provisional until the caller calls setup.clients.commit() or discard(): see train.py and retry.py.
 """
 
 from __future__ import annotations
@@ -71,9 +72,20 @@ def advance(setup: Setup, state: TrainingState, attempt: Attempt | None = None) 
         a.drift.absorb(mean.fields, mean.share, drift)
     x, server, attempt = server_step(setup, state, mean, usual["update"], attempt)
 
-    after = replace(state, x=x, stats=stats, server=server, drift=drift, down=down, private=private, usual=usual)
-    after = replace(after, moved=x - state.x, mean=average_iterates(setup, state, x))
-    after = replace(after, releases=state.releases + attempt.releases, unbilled=0)
+    after = replace(
+        state,
+        x=x,
+        stats=stats,
+        server=server,
+        drift=drift,
+        down=down,
+        private=private,
+        moved=x - state.x,
+        mean=average_iterates(setup, state, x),
+        usual=usual,
+        releases=state.releases + attempt.releases,
+        unbilled=0,
+    )
     scores = evaluate(setup, after)
     row = history_row(setup, state, after, mean, updates, attempt) | scores
     return replace(after, history=state.history.plus(row)), row
