@@ -207,3 +207,10 @@ def test_statistics_of_the_model_are_part_of_the_state(tmp_path):
     resumed = learn(rounds=4, checkpoint=tmp_path, **given)
     assert same_bits(resumed, whole)
     assert records(resumed) == records(whole)
+
+
+def test_private_sums_of_failed_attempts_are_accounted_for():
+    with started(PRIVATE, sampler=fs.Uniform(4)) as (setup, state):
+        after, row = advance(setup, state, Attempt(number=3, releases=2))
+    assert after.releases == 3
+    assert row["epsilon"] == PRIVATE.privacy.epsilon(setup.sampler, 4, 3)
