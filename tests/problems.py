@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -98,6 +99,19 @@ def records(run: fs.Run) -> list[dict[str, Any]]:
 def same_bits(one: fs.Run, other: fs.Run) -> bool:
     models = zip(one.model.state_dict().values(), other.model.state_dict().values(), strict=True)
     return torch.equal(one.x, other.x) and records(one) == records(other) and all(torch.equal(a, b) for a, b in models)
+
+
+@dataclass(frozen=True)
+class Always:
+    """A sampler that draws the same cohort in every round and every attempt."""
+
+    cohort: tuple[int, ...]
+
+    def check(self, clients: int) -> None:
+        pass
+
+    def draw(self, sizes: Sequence[int], source: torch.Generator) -> list[int]:
+        return list(self.cohort)
 
 
 def plan(steps: Sequence[int] = (1,), size: float = 10.0, batch: float = 10.0, round: int = 0, rounds: int = 1) -> Plan:

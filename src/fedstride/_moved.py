@@ -10,7 +10,7 @@ INTO = {
     "core": "rows model losses errors normalise",
     "algorithm": "recipes sampling privacy",
     "engine": "faults processor",
-    "training": "session snapshot guard history checkpoint result",
+    "training": "guard history checkpoint result",
     "app": "config loggers cli report diagnose deploy",
     "research": "papers bench verify",
 }

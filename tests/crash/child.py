@@ -23,7 +23,7 @@ import torch
 import fedstride as fs
 from fedstride.engine.local import LocalClients
 from fedstride.training.checkpoint import FILE
-from fedstride.training.session import Session
+from fedstride.training.resume import Recorder
 from tests.crash.scenario import Scenario
 
 ANY_TIME = "at any time"
@@ -194,7 +194,7 @@ def live(
                 witness.around(owner, name)
             builtins.open = io.open = witness.open(open)
             witness.during(LocalClients, "exchange", "in local work")
-            witness.during(Session, "save", "in the write")
+            witness.during(Recorder, "save", "in the write")
             stay_in(folder)
         result.send(None)
         result.send(bits(scenario.train(folder, workers)))

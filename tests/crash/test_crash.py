@@ -10,7 +10,7 @@ import pytest
 
 from fedstride.core import files
 from fedstride.engine.store import FileStore
-from fedstride.training.session import Session
+from fedstride.training.resume import Recorder
 from tests.crash.child import ANY_TIME, CHECKPOINT, EVENTS, SLOT, Moment
 from tests.crash.harness import endure
 from tests.crash.scenario import Scenario
@@ -78,13 +78,13 @@ def forget_clients():
 
 
 def write_elsewhere():
-    save = Session.save
+    save = Recorder.save
 
-    def talkative(session, when):
-        save(session, when)
-        when.path.with_name("log").write_text("saved")
+    def talkative(recorder, state):
+        save(recorder, state)
+        recorder.when.path.with_name("log").write_text("saved")
 
-    Session.save = talkative
+    Recorder.save = talkative
 
 
 @pytest.mark.parametrize(

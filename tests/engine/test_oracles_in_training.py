@@ -17,7 +17,6 @@ from torch.testing import assert_close
 import fedstride as fs
 from fedstride.engine.local import LocalClients, chunks
 from fedstride.models import McMahanCNN
-from fedstride.training.session import Session
 from fedstride.wire import WeightedMean
 from tests.problems import Classifier, classification, classifier, learn, same_bits, seeded
 
@@ -64,13 +63,14 @@ def test_the_rule_repeats_itself(oracle):
 
 @pytest.fixture
 def cohorts(monkeypatch):
-    seen, ask = [], Session._cohort
+    """The cohorts of all exchanges."""
+    seen, ask = [], LocalClients.exchange
 
-    def spy(self, t, attempt):
-        seen.append(ask(self, t, attempt))
-        return seen[-1]
+    def spy(self, order):
+        seen.append(list(order.cohort))
+        return ask(self, order)
 
-    monkeypatch.setattr(Session, "_cohort", spy)
+    monkeypatch.setattr(LocalClients, "exchange", spy)
     return seen
 
 

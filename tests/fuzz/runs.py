@@ -45,7 +45,7 @@ def folder_of(kind: str) -> Files:
     """A good folder; its times are always the same, so that inputs can be repeated."""
     with (
         TemporaryDirectory() as root,
-        mock.patch("fedstride.training.session.time", SimpleNamespace(perf_counter=lambda: 0.0)),
+        mock.patch("fedstride.training.attempt.time", SimpleNamespace(perf_counter=lambda: 0.0)),
     ):
         folder, settings = Path(root) / "run", [word for pair in SMALL for word in ("--set", pair)]
         if kind == "file":

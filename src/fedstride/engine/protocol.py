@@ -69,7 +69,7 @@ class Reply:
     refused: Counter[str] = field(default_factory=Counter)  # all that was left out, by reason
 
 
-Contents = tuple[dict[str, Tensor], dict[str, Any]]  # of a snapshot: tensors and facts
+Contents = tuple[dict[str, Tensor], dict[str, Any]]  # of a training state: tensors and facts
 
 
 class Clients(Protocol):
@@ -85,7 +85,7 @@ class Clients(Protocol):
     def commit(self) -> None: ...
 
     def discard(self) -> None:
-        """The round is not to have been: clients remember what they did before it."""
+        """Roll back this round's client state."""
         ...
 
     def evaluate(self, x: Vec, stats: Vec, test: Samples, scaling: Vec | None = None) -> tuple[float, float | None]:
@@ -110,7 +110,7 @@ class Clients(Protocol):
 class Engine(Protocol):
     @property
     def leads(self) -> bool:
-        """Whether this process holds the session; one that does not, follows: see engine/torchrun/engine.py."""
+        """Whether this process holds the training state; one that does not, follows: see engine/torchrun/engine.py."""
         ...
 
     def open(self, task: Task, exchanges: Mapping[str, Exchange], fresh: Callable[[Vec], State]) -> Clients:

@@ -1,4 +1,7 @@
-"""Runs on disk: tensors as safetensors, the rest as JSON; never pickle. Files are replaced, not rewritten."""
+"""Checkpoint files: when they are due, writing, pruning, reading; safetensors with JSON facts, never pickle.
+
+A file is written under a temporary name and then renamed, so that a crash never leaves half of one.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -33,7 +36,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Where and when a run is saved: every so many rounds or seconds, whichever comes first, and after the last round."""
+    """Where and when a run is saved: after so many rounds or seconds, whichever comes first, and after the last round."""
 
     folder: str | Path
     every: int | None = 1  # rounds
@@ -42,11 +45,11 @@ class Checkpoints:
 
     def __post_init__(self) -> None:
         if not isinstance(self.folder, str | Path):
-            raise InvalidInput(f"checkpoint={self.folder!r} is not usable; expected a folder, or None.")
+            raise InvalidInput(f"checkpoint={self.folder!r} is invalid: expected a folder, or None.")
         for name, value in (("every", self.every), ("keep", self.keep)):
             allowed = value is None and name == "every"
             if not allowed and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise InvalidInput(f"Checkpoints: {name}={value!r} is not usable; expected a whole number >= 1.")
+                raise InvalidInput(f"Checkpoints: {name}={value!r} is invalid: expected a whole number >= 1.")
         positive(self, seconds=self.seconds)
         if os.path.exists(self.path) and not os.path.isdir(self.path):  # False too for names that no file can have
             raise InvalidInput(f"checkpoint={str(self.folder)!r} is a file; expected a folder.")
@@ -58,10 +61,10 @@ class Checkpoints:
 
 @dataclass
 class Clock:
-    """When the next save is due. It does not look at the time of day, which may jump."""
+    """Decides when the next save is due, by a monotonic clock: the time of day may jump."""
 
     when: Checkpoints
-    round: int
+    round: int  # the last one that was saved
     last: float = field(default_factory=time.monotonic)
 
     def due(self, round: int) -> bool:
@@ -69,26 +72,19 @@ class Clock:
         seconds = math.inf if self.when.seconds is None else self.when.seconds
         return round - self.round >= rounds or time.monotonic() - self.last >= seconds
 
-    def save(self, session: Savable) -> None:
-        session.save(self.when)
-        self.round, self.last = session.round, time.monotonic()
-
-
-class Savable(Protocol):
-    @property
-    def round(self) -> int: ...
-
-    def save(self, when: Checkpoints) -> None: ...
+    def saved(self, round: int) -> None:
+        """Note that a round was saved just now."""
+        self.round, self.last = round, time.monotonic()
 
 
 def files(folder: Path) -> list[Path]:
-    """The checkpoints of a folder, newest first."""
+    """List the checkpoints of a folder, newest first."""
     found = [(int(m[1]), p) for p in folder.glob("checkpoint-*") if (m := FILE.fullmatch(p.name))]
     return [p for _, p in sorted(found, reverse=True)]
 
 
 def write(when: Checkpoints, round: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-    """One more checkpoint; the oldest ones go."""
+    """Write a checkpoint and delete those beyond when.keep."""
     write_tensors(when.path / f"checkpoint-{round:06}.safetensors", tensors, meta)
     prune(when)
 
@@ -98,17 +94,17 @@ def prune(when: Checkpoints) -> None:
         old.unlink(missing_ok=True)
 
 
-def history(path: Path, tensors: Mapping[str, Tensor]) -> list[Row]:
-    """The rows of a checkpoint's history."""
+def history(source: object, tensors: Mapping[str, Tensor]) -> list[Row]:
+    """Return the rows of a checkpoint's history; source: its file, for error messages."""
     log = tensors.get("history")
     if log is None or log.dtype != torch.uint8:
-        raise Corrupt(f"{path}: it holds no history.")
+        raise Corrupt(f"{source}: it holds no history.")
     try:
-        rows = list(unpack_history(bytes(log.numpy())))
+        rows = list(unpack_history(bytes(log.cpu().numpy())))
     except (ValueError, RecursionError) as error:
-        raise Corrupt(f"{path}: its history is not readable ({error}).") from error
+        raise Corrupt(f"{source}: its history is not readable ({error}).") from error
     if not rows or not all(_is_row(row, i + 1) for i, row in enumerate(rows)):
-        raise Corrupt(f"{path}: its history is not one of fedstride.")
+        raise Corrupt(f"{source}: its history is not one of fedstride.")
     return rows
 
 
@@ -123,7 +119,7 @@ def _is_row(row: Any, round: int) -> bool:
 
 
 def newest(folder: Path, use: Callable[[Path], T]) -> T | None:
-    """use(the newest checkpoint that is whole), if there is any; the user is told of those that are not."""
+    """Return use(path) for the newest intact checkpoint, None if there are none; warn about damaged ones."""
     found = files(folder)
     damaged: list[tuple[Path, Corrupt]] = []
     for path in found:
@@ -149,7 +145,7 @@ _mine: dict[Path, int] = {}  # folders that this process has locked, and by whic
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """This folder for one run at a time. The system lets go of it when the process ends, however it ends."""
+    """Lock a folder for one run at a time. The system releases the lock when the process ends, however it ends."""
     place, thread = folder.resolve(), threading.get_ident()
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What happened, round by round, in three currencies: bytes, evaluations, seconds."""
+"""The history of a run: one row per round, with costs in bytes, evaluations and seconds."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ COLUMNS = {
     "forwards": "samples evaluated forward only (line-search trials)",
     "seconds": "wall-clock time of the round, evaluation included",
     "participants": "clients that answered",
-    "lost": "clients of whom nothing could be used",
-    "refused": "what was left out, by reason",
-    "attempts": "how often the round was tried until enough clients answered",
-    "rollbacks": "1 if the server's step was taken back, for a plain mean",
+    "lost": "clients whose upload was unusable",
+    "refused": "number of unusable messages, by reason",
+    "attempts": "attempts at the round until enough clients answered",
+    "rollbacks": "1 if the server step was rolled back and replaced by a plain mean",
     "epsilon": "privacy spent so far, None without privacy",
 }
 
@@ -60,6 +60,13 @@ class History(Sequence[Row]):
         if len(self.lines) == BLOCK:
             self.blocks.append(self._compressed())
             self.lines = []
+
+    def plus(self, row: Row) -> History:
+        """Return this history with one more row; this one stays as it is. Compressed rows are shared, not copied."""
+        longer = History()
+        longer.blocks, longer.lines = list(self.blocks), list(self.lines)
+        longer.append(row)
+        return longer
 
     def __len__(self) -> int:
         return BLOCK * len(self.blocks) + len(self.lines)

@@ -73,7 +73,7 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
     Of a run with normalise=True give the model that was trained: the result takes raw inputs, as run.model did.
     """
     if not isinstance(folder, str | Path):
-        raise InvalidInput(f"load: folder={folder!r} is not usable; expected the folder of a run.")
+        raise InvalidInput(f"load: folder={folder!r} is invalid: expected the folder of a run.")
     folder = Path(folder)
     for name in ("model.safetensors", "run.safetensors", "history.jsonl"):
         if not os.path.isfile(folder / name):  # which is False too for names that no file can have

@@ -1,4 +1,8 @@
-"""train(): from a model, a loss and federated data to a trained model."""
+"""train(): from a model, a loss and federated data to a trained model.
+
+train() checks its arguments and builds the setup. The loop around the rounds is _lead(): it holds the state, replaces it by
+one assignment per round, saves it, calls the callbacks and closes the engine.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from torch import nn
 
 from fedstride.algorithm import Algorithm
 from fedstride.algorithm.sampling import Sampler, sampler
+from fedstride.client.chunk import Samples
 from fedstride.client.exchange import exchanges
 from fedstride.client.local import Options
 from fedstride.client.objective import Moon
@@ -22,22 +27,28 @@ from fedstride.core.errors import InvalidInput, Unsaved, tell
 from fedstride.core.losses import Loss
 from fedstride.core.model import Replica
 from fedstride.core.rows import Vec
-from fedstride.data.federation import federation
+from fedstride.data.federation import Federation, Lazy, federation
 from fedstride.engine import Engine, Task
 from fedstride.engine import engine as engine_of
 from fedstride.engine.local import one_thread
-from fedstride.training import snapshot, validate
-from fedstride.training.checkpoint import Checkpoints, Clock, locked, newest, prune
+from fedstride.training import validate
+from fedstride.training.checkpoint import Checkpoints, locked
 from fedstride.training.guard import Guard
 from fedstride.training.history import Row
 from fedstride.training.result import Run
-from fedstride.training.session import Session
+from fedstride.training.resume import Recorder
+from fedstride.training.retry import complete_round
+from fedstride.training.scaling import measure_inputs
+from fedstride.training.setup import Setup
+from fedstride.training.state import TrainingState, initial_state, pack, run_of, unpack
 from fedstride.training.validate import LocalSteps
+
+Callbacks = Sequence[Callable[["Event"], object]]
 
 
 @dataclass(frozen=True)
 class Event:
-    """What a callback gets: before the first round (0) and after each."""
+    """The argument of a callback, which is called before the first round (round 0) and after each round."""
 
     round: int
     x: Vec  # the training iterate, flat, in the order of the trainable model.parameters()
@@ -73,150 +84,207 @@ def train(
 ) -> Run:
     """Train a model on federated data.
 
-    model: any nn.Module; it is copied, never changed. Frozen parameters stay frozen.
-    loss: (output, target) -> scalar over the batch, or a name such as "cross_entropy" or "mse".
-    clients: one (inputs, targets) pair of tensors, or one torch Dataset, per client; or a Federation.
-    algorithm: a name, fs.recipes.NAME(...), or fs.Algorithm(...).
-    cohort: clients per round: None = all, a number, a fraction, or a sampler such as fs.Bernoulli(0.1).
-    local_steps | epochs: work per round: a number, one per client, or a function (round, client); or passes over the
-        client's data, which may be fractional. Default: one epoch.
-    batch_size: samples per step; None = the full batch.
-    weights: of the clients in every mean: "uniform", "samples", or one number per client.
-    test: (inputs, targets) to evaluate the returned model on after each round.
-    engine: "auto", "local", "torchrun" (see docs/engines.md), or an engine such as fs.engine.Local(workers=2). What it
-        chose is in run.engine.
-    checkpoint: a folder; the run is saved there after each round and goes on from there when called again. With
-        fs.Checkpoints(folder, every=..., seconds=..., keep=...) less often, or with more files kept.
-    callbacks: functions of an Event with .round, .x and .metrics.
-    weight_decay, clip_norm: part of every local loss; largest norm of its gradient, before any drift correction.
-    buffers: BatchNorm's statistics: "average" over clients; "local" to each, where the returned model keeps the initial
-        ones; or "frozen".
-    device: where to train; None = where the model is.
-    precision: None = the model's own; "bfloat16" = forward and backward passes in mixed precision; on a
-        CPU it is tried in a child process first (2 seconds).
-    readout: what is evaluated and returned: None = as the algorithm says, "last" = the last iterate, "average" = a mean of
-        the iterates in which later ones weigh more, which costs nothing and takes out the noise.
-    evaluate_every: rounds from one evaluation on `test` to the next; the last round is always evaluated.
-    guard: how many clients must answer, how often a round is tried again, and when a step is taken back: fs.Guard(...).
-    normalise: True = scale every input feature to mean 0 and deviation 1 over all samples of the federation (columns, or the
-        channels of images). All clients are asked once, before the first round, for sums over their inputs. The returned
-        model takes raw inputs.
+    Args:
+        model: any nn.Module; it is copied, never changed. Frozen parameters stay frozen.
+        loss: a function (output, target) -> scalar over the batch, or a name such as "cross_entropy" or "mse".
+        clients: one (inputs, targets) pair of tensors, or one torch Dataset, per client; or a Federation.
+        algorithm: a name, fs.recipes.NAME(...), or fs.Algorithm(...).
+        rounds: number of rounds, including those that a checkpoint has already.
+        cohort: clients per round: None = all, a number, a fraction, or a sampler such as fs.Bernoulli(0.1).
+        local_steps: local steps per round: a number, one per client, or a function (round, client). Default: one epoch.
+        epochs: instead of local_steps: passes over the client's data, which may be fractional.
+        batch_size: samples per step; None = the full batch.
+        weights: weights of the clients in every mean: "uniform", "samples", or one number per client.
+        test: (inputs, targets) to evaluate the returned model on after each round.
+        seed: seed of all random numbers.
+        engine: "auto", "local", "torchrun" (see docs/engines.md), or an engine such as fs.engine.Local(workers=2). The
+            choice is in run.engine.
+        checkpoint: a folder; the run is saved there after each round, and resumed from there when called again. Use
+            fs.Checkpoints(folder, every=..., seconds=..., keep=...) to save less often, or to keep more files.
+        callbacks: functions of an Event with .round, .x and .metrics.
+        weight_decay: added to every local loss.
+        clip_norm: largest norm of a local gradient, before any drift correction.
+        buffers: BatchNorm's statistics: "average" over clients; "local" to each, where the returned model keeps the
+            initial ones; or "frozen".
+        device: where to train; None = where the model is.
+        precision: None = the model's own; "bfloat16" = forward and backward passes in mixed precision; on a CPU it is
+            tried in a child process first (2 seconds).
+        readout: the parameters that are evaluated and returned: None = as the algorithm says, "last" = the last iterate,
+            "average" = a mean of the iterates in which later ones weigh more; it reduces noise at no cost.
+        evaluate_every: rounds between evaluations on `test`; the last round is always evaluated.
+        guard: quorum, retries and limits, for lost clients and exploding steps: fs.Guard(...).
+        normalise: True = scale every input feature to mean 0 and deviation 1 over all samples of the federation (columns,
+            or the channels of images). Before the first round, every client is asked for sums over its inputs. The
+            returned model takes raw inputs.
+
+    Returns:
+        The Run: run.model, run.x and run.history.
+
+    Raises:
+        InvalidInput: an argument is invalid, or the checkpoint is another run's.
+        Refused: parts of the algorithm, or arguments, that make no sense together.
+        Diverged: the model became NaN or infinite, or exploded; error.run has the last good one.
+        TooFew: too few clients answered, in all attempts at a round; error.run has the run so far.
+        Unsaved: a checkpoint could not be written; error.run has the run so far.
+
+    Example:
+        >>> run = fs.train(nn.Linear(4, 3), "cross_entropy", [(inputs, targets)], rounds=10)
+        >>> run.history["train_loss"]
     """
     chosen = validate.algorithm_of(algorithm)
     if readout is not None:
         chosen = replace(chosen, readout=readout)
     federated = federation(clients)
-    if not isinstance(model, nn.Module):
-        raise InvalidInput(f"model: got {type(model).__name__}; expected a torch.nn.Module.")
-    if device is not None:
-        try:
-            model = copy.deepcopy(model).to(device)
-            torch.ones((), device=device).item()  # `meta` computes nothing
-        except (RuntimeError, AssertionError, TypeError) as error:
-            raise InvalidInput(f"device={device!r} is not usable: {error}") from error
+    model = _placed(model, device)
     mixed = validate.mixed_of(precision, model)
     rounds, seed = validate.whole("rounds", rounds), validate.whole("seed", seed, least=0)
     evaluate_every = validate.whole("evaluate_every", evaluate_every)
     batch_size = None if batch_size is None else validate.whole("batch_size", batch_size)
-    if not isinstance(callbacks, list | tuple):
-        raise InvalidInput(f"callbacks={callbacks!r} is not usable; expected a list of functions of one event.")
+    _check_callbacks(callbacks)
     where = engine_of(engine)
     when = checkpoint if isinstance(checkpoint, Checkpoints | None) else Checkpoints(checkpoint)
-    if not where.leads:
-        when = None  # another process writes
-    if not isinstance(guard, Guard | None):
-        raise InvalidInput(f"guard={guard!r} is not usable; expected fs.Guard(...), or None.")
-    for i, callback in enumerate(callbacks):
-        if not callable(callback):
-            raise InvalidInput(f"callbacks[{i}]={callback!r} is not callable; expected a function of one event.")
+    when = when if where.leads else None  # another process writes
+    guard = _guard(guard)
     held_out = validate.test_of(test, federated)
     normalise = validate.normalise_of(normalise, chosen, model)
     with torch.enable_grad():
         probed = validate.try_out(model, loss, federated, held_out, normalise)
-    task = Task(
+    by_client = validate.weights_of(weights, federated.sizes)
+    given = {"batch_size": batch_size, "seed": seed, "rounds": rounds, "buffers": buffers, "normalise": normalise}
+    task = _task(model, chosen, probed, when, weights=by_client, mixed=mixed, **given)
+    steps = validate.steps_of(local_steps, epochs, batch_size, federated.sizes)
+    options, cohorts = Options(weight_decay, clip_norm), sampler(cohort, len(federated))
+    validate.quorum(guard, cohorts, chosen.privacy is not None)
+    validate.fits(chosen, task, options, cohorts, steps, tested=test is not None)
+    facts = _facts(chosen, task, federated, probed.inputs, held_out, tell_user=where.leads)
+    with nullcontext() if when is None else locked(when.path):
+        at_work = where.open(task, exchanges(chosen, options, normalise), chosen.memory)
+        setup = Setup(chosen, options, task, at_work, cohorts, steps, held_out, evaluate_every, guard, facts)
+        replica = Replica(model, probed.moving)
+        start = initial_state(chosen, replica.row(), replica.stats())
+        return _lead(setup, start, when, callbacks) if where.leads else _follow(setup, start)
+
+
+def _placed(model: nn.Module, device: str | torch.device | None) -> nn.Module:
+    """Return the model, or a copy of it on the device."""
+    if not isinstance(model, nn.Module):
+        raise InvalidInput(f"model: got {type(model).__name__}; expected a torch.nn.Module.")
+    if device is None:
+        return model
+    try:
+        copied = copy.deepcopy(model).to(device)
+        torch.ones((), device=device).item()  # `meta` computes nothing
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise InvalidInput(f"device={device!r} is invalid: {error}") from error
+    return copied
+
+
+def _check_callbacks(callbacks: Callbacks) -> None:
+    if not isinstance(callbacks, list | tuple):
+        raise InvalidInput(f"callbacks={callbacks!r} is invalid: expected a list of functions of one event.")
+    for i, callback in enumerate(callbacks):
+        if not callable(callback):
+            raise InvalidInput(f"callbacks[{i}]={callback!r} is not callable; expected a function of one event.")
+
+
+def _guard(guard: Guard | None) -> Guard:
+    if not isinstance(guard, Guard | None):
+        raise InvalidInput(f"guard={guard!r} is invalid: expected fs.Guard(...), or None.")
+    return guard or Guard()
+
+
+def _task(
+    model: nn.Module, algorithm: Algorithm, probed: validate.Probed, when: Checkpoints | None, **given: Any
+) -> Task:
+    """Complete the task by what the probe of the data and the algorithm say."""
+    return Task(
         model=model,
         loss=probed.loss,
         reduction=probed.reduction,
         clients=probed.clients,
-        weights=validate.weights_of(weights, federated.sizes),
-        batch_size=batch_size,
-        seed=seed,
-        rounds=rounds,
         moving=probed.moving,
-        buffers=buffers,
         random=probed.random,
-        contrast=isinstance(chosen.objective, Moon),
-        full=chosen.exchanges_gradients or not chosen.gradient.batches,
-        mixed=mixed,
-        normalise=normalise,
+        contrast=isinstance(algorithm.objective, Moon),
+        full=algorithm.exchanges_gradients or not algorithm.gradient.batches,
         folder=None if when is None else when.path / "clients",
         keep=1 if when is None else when.keep,
+        **given,
     )
-    steps = validate.steps_of(local_steps, epochs, batch_size, federated.sizes)
-    options, cohorts = Options(weight_decay, clip_norm), sampler(cohort, len(federated))
-    validate.quorum(guard or Guard(), cohorts, chosen.privacy is not None)
-    validate.fits(chosen, task, options, cohorts, steps, tested=test is not None)
+
+
+def _facts(
+    algorithm: Algorithm,
+    task: Task,
+    federated: Federation | Lazy,
+    inputs: Any,
+    test: Samples | None,
+    tell_user: bool,
+) -> dict[str, Any]:
+    """Return facts about the data for run.facts; warn about inputs of very different scales."""
     facts: dict[str, Any] = {}
-    if held_out is not None:
-        facts["constant"] = losses.constant(probed.loss, held_out.take()[1])
-    if where.leads and not normalise and not validate.is_normalised(model):
-        warning, apart = validate.look_at_scales(federated, probed.inputs, chosen.privacy is not None)
+    if test is not None:
+        facts["constant"] = losses.constant(task.loss, test.take()[1])
+    if tell_user and not task.normalise and not validate.is_normalised(task.model):
+        private = algorithm.privacy is not None
+        warning, apart = validate.look_at_scales(federated, inputs, private)
         if warning:
             tell(warning)
-        if apart and chosen.privacy is None:  # the clients' inputs are not released
+        if apart and not private:  # the clients' inputs are not released
             facts["scales"] = apart
-    with nullcontext() if when is None else locked(when.path):
-        replica = Replica(model, probed.moving)
-        at_work = where.open(task, exchanges(chosen, options, normalise), chosen.memory)
-        row, stats = replica.row(), replica.stats()
-        parts = (chosen, options, task, at_work, cohorts, steps, held_out, row, stats)
-        session = Session(*parts, evaluate_every, guard or Guard(), facts)
-        return _rounds(session, rounds, when, callbacks) if where.leads else session.follow()
+    return facts
 
 
-def _rounds(
-    session: Session, rounds: int, when: Checkpoints | None, callbacks: Sequence[Callable[[Event], object]]
-) -> Run:
-    outcome = None
+def _lead(setup: Setup, state: TrainingState, when: Checkpoints | None, callbacks: Callbacks) -> Run:
+    """Run the rounds, in the process that holds the state."""
+    recorder, rounds, outcome = None if when is None else Recorder(setup, when, state), setup.task.rounds, None
     try:
-        if when is not None:
-            newest(when.path, session.resume)
-            prune(when)  # a crash may have come before it
-            if session.round > rounds:
+        if recorder is not None:
+            state = recorder.resume()
+            if state.round > rounds:
                 raise InvalidInput(
-                    f"rounds={rounds}, and the checkpoint in {when.path} has {session.round} rounds already; "
+                    f"rounds={rounds}, and the checkpoint in {recorder.when.path} has {state.round} rounds already; "
                     "ask for at least as many, or use another folder."
                 )
-        if session.task.normalise and session.scaling is None:
+        if setup.task.normalise and state.scaling is None:
             with one_thread():
-                session.measure()
-        if session.round == 0:
+                state = measure_inputs(setup, state)
+        if state.round == 0:
             for callback in callbacks:
-                callback(Event(0, session.x.clone(), {"round": 0}))
-        clock = None if when is None else Clock(when, session.round)
-        while session.round < rounds:
-            with one_thread(), _saved_when_it_fails(session, clock):
-                row = session.advance()
-            if clock is not None and (clock.due(session.round) or session.round == rounds):
-                clock.save(session)
-            with _saved_when_it_fails(session, clock):
+                callback(Event(0, state.x.clone(), {"round": 0}))
+        while state.round < rounds:
+            with one_thread():
+                with _saved_when_it_fails(recorder, state):
+                    after, row = complete_round(setup, state)
+                # Not under the save: a failure from here to the assignment may leave the clients' memory one round
+                # ahead of the state, and the two must not be saved together.
+                setup.clients.commit()
+                state = after
+            if recorder is not None and recorder.due(state):
+                recorder.save(state)
+            with _saved_when_it_fails(recorder, state):
                 for callback in callbacks:
-                    callback(Event(session.round, session.x.clone(), row))
-        outcome = snapshot.contents(session)
-        return session.run()
+                    callback(Event(state.round, state.x.clone(), row))
+        outcome = pack(state)
+        return run_of(setup, state)
     except Unsaved as error:
-        error.run = session.run()
+        error.run = run_of(setup, state)
         raise
     finally:
-        session.clients.close(outcome)
+        setup.clients.close(outcome)
+
+
+def _follow(setup: Setup, state: TrainingState) -> Run:
+    """Work for the process that leads until the run is over, and return the same run."""
+    tensors, facts = setup.clients.follow(setup.test)  # type: ignore[attr-defined]
+    return run_of(setup, unpack(state, tensors, facts, "the process of rank 0"))
 
 
 @contextmanager
-def _saved_when_it_fails(session: Session, clock: Clock | None) -> Iterator[None]:
-    """No finished round is lost, even if saves are rare; an interrupted one leaves no trace."""
+def _saved_when_it_fails(recorder: Recorder | None, state: TrainingState) -> Iterator[None]:
+    """Save the finished rounds on an error or an interrupt, even if saves are rare."""
     try:
         yield
     except (Exception, KeyboardInterrupt):
-        if clock is not None and session.whole and clock.round < session.round:
-            clock.save(session)
+        if recorder is not None and recorder.lacks(state):
+            recorder.save(state)
         raise

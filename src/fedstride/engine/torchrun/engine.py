@@ -1,6 +1,6 @@
 """The torchrun engine: one run on many processes, of one machine or of many.
 
-Rank 0 leads: it holds the session and writes every file. The others follow: each has the same data at hand, and takes a
+Rank 0 leads: it holds the training state and writes every file. The others follow: each has the same data at hand, and takes a
 share of every cohort and of every evaluation. The bits are the local engine's: chunks stay whole, and the sum is the same
 tree, of which every process merges a slice.
 """
@@ -85,7 +85,7 @@ class TorchrunClients:
     def about(self) -> dict[str, Any]:
         return {**self.local.about(), "engine": "torchrun", "processes": self.link.world}
 
-    # What the leader's session asks for. Followers hear of it in follow().
+    # What the leader's training loop asks for. Followers hear of it in follow().
 
     def exchange(self, order: Order) -> Reply:
         facts = {k: getattr(order, k) for k in ("kind", "round", "cohort", "limit", "call")}

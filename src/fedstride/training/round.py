@@ -1,0 +1,304 @@
+"""A round, from top to bottom: advance(setup, state) -> (next state, history row).
+
+    choose the cohort -> [exchange gradients] -> exchange updates -> aggregate -> [add noise] -> server step -> read-out -> row
+
+In an exchange the engine sends an order to the cohort, refuses damaged messages, and sums the others in a stream. The
+functions below advance() are its steps, in the order in which it calls them. None of them changes a state. What clients
+remember of a round is provisional until the caller calls setup.clients.commit() or discard(): see train.py and retry.py.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedstride.algorithm.privacy import Privacy
+from fedstride.core.normalise import INPUTS
+from fedstride.core.rows import State, Vec, dot, generator, norm, sq
+from fedstride.engine import Order, Reply
+from fedstride.training.attempt import Attempt, FailedAttempt, relative_error
+from fedstride.training.history import Row
+from fedstride.training.setup import Setup
+from fedstride.training.state import TrainingState, read_out
+from fedstride.wire import Mean, send
+
+Cohort = list[tuple[int, int]]  # (client, local steps)
+ZERO = 1e-10  # smaller root mean square norms are treated as zero
+RAW = ("train_loss", "client_step", "client_steps", "trials", "failed", "compression")  # withheld under privacy
+
+
+def advance(setup: Setup, state: TrainingState, attempt: Attempt | None = None) -> tuple[TrainingState, Row]:
+    """Run one round.
+
+    Args:
+        setup: the constants of the run.
+        state: the state after the rounds so far; it is not changed.
+        attempt: the record of this attempt, if others at the same round failed before.
+
+    Returns:
+        The next state, with the round's row in its history, and that row.
+
+    Raises:
+        FailedAttempt: too few messages were usable, or the server step exploded.
+    """
+    a, t = setup.algorithm, state.round
+    attempt = attempt or Attempt(bytes_up=state.unbilled)
+
+    cohort = choose_cohort(setup, t, attempt.number)
+    broadcast = broadcast_of(setup, state)
+    attempt = replace(attempt, asked=tuple(client for client, _ in cohort))
+    attempt = attempt.send(message_size(setup, state, broadcast), len(cohort))
+
+    down = state.down
+    if a.exchanges_gradients:  # FedLin, FedTrack: local steps are corrected by the mean gradient
+        gradients = exchange(setup, state, "gradient", broadcast, cohort, attempt)
+        broadcast["gradient"], down, size, error = compress_gradient(setup, state, gradients.reply.fields["gradient"])
+        cohort = gradients.cohort  # a client without a gradient cannot be corrected
+        attempt = gradients.attempt.send(size, len(cohort), error)
+    updates = exchange(setup, state, "update", broadcast, cohort, attempt)
+    attempt = updates.attempt
+    usual = {kind: max(known, attempt.norms.get(kind, 0.0)) for kind, known in state.usual.items()}
+
+    mean, stats = aggregate(setup, state, updates)
+    private = state.private
+    if a.privacy is not None:
+        mean, private = release(setup, state, a.privacy, mean, attempt.number)
+        attempt = replace(attempt, releases=attempt.releases + 1)
+    drift = dict(state.drift)
+    if a.drift is not None:
+        a.drift.absorb(mean.fields, mean.share, drift)
+    x, server, attempt = server_step(setup, state, mean, usual["update"], attempt)
+
+    after = replace(
+        state,
+        x=x,
+        stats=stats,
+        server=server,
+        drift=drift,
+        down=down,
+        private=private,
+        moved=x - state.x,
+        mean=average_iterates(setup, state, x),
+        usual=usual,
+        releases=state.releases + attempt.releases,
+        unbilled=0,
+    )
+    scores = evaluate(setup, after)
+    row = history_row(setup, state, after, mean, updates, attempt) | scores
+    return replace(after, history=state.history.plus(row)), row
+
+
+def choose_cohort(setup: Setup, t: int, attempt: int) -> Cohort:
+    """Draw the cohort of a round; the longest work comes first, so that no worker starts a long job last."""
+    sizes, most = setup.sizes, setup.task.batch_size
+    again = () if attempt == 1 else (attempt,)
+    drawn = sorted(setup.sampler.draw(sizes, generator(setup.task.seed, t, "cohort", *again)))
+    cohort = [(client, setup.steps(t, client)) for client in drawn]
+    return sorted(cohort, key=lambda one: -one[1] * min(sizes[one[0]], most or sizes[one[0]]))
+
+
+def broadcast_of(setup: Setup, state: TrainingState) -> State:
+    """Collect what the clients get beside the model and its statistics."""
+    scaling = {} if state.scaling is None else {INPUTS: state.scaling}
+    return {**setup.algorithm.server.broadcast(state.server), **state.drift, **state.private, **scaling}
+
+
+def message_size(setup: Setup, state: TrainingState, broadcast: State) -> int:
+    """Count the bytes that the server sends to each client of a cohort."""
+    stats = len(state.stats) if setup.task.buffers == "average" else 0
+    return (len(state.x) + stats + sum(v.numel() for v in broadcast.values())) * state.x.element_size()
+
+
+@dataclass(frozen=True, eq=False)
+class Exchanged:
+    """The outcome of an exchange that a quorum took part in."""
+
+    reply: Reply
+    cohort: Cohort  # the clients whose messages were admitted
+    attempt: Attempt
+
+
+def exchange(
+    setup: Setup, state: TrainingState, kind: str, broadcast: State, cohort: Cohort, attempt: Attempt
+) -> Exchanged:
+    """Let a cohort work and aggregate its messages; kind: "gradient" or "update".
+
+    The engine refuses messages that are damaged, not finite or beyond the limit. The attempt fails if less than a quorum
+    is left, or if messages explode in the first round, where no limit is known yet.
+    """
+    guard = setup.guard
+    limit = guard.limit(reference_norm(state, kind, attempt))
+    if kind == "update":
+        limit = min(limit, guard.norm or limit)
+    order = Order(f"{kind}s", state.x, state.stats, broadcast, state.round, cohort, limit, attempt.calls)
+    reply = setup.clients.exchange(order)
+    attempt = attempt.receive(reply)
+    admitted = [one for one in cohort if one[0] not in reply.lost]
+    if len(admitted) < guard.least(len(cohort)):
+        raise FailedAttempt(attempt)
+
+    norms = reply.metrics["square"].double().sqrt()
+    median, largest = float(norms.median()), float(norms.max())
+    first = state.usual[kind] < ZERO and kind not in attempt.medians
+    if first and largest > guard.limit(median):
+        refused = attempt.refused.copy()
+        refused["too long"] += int((norms > guard.limit(median)).sum())
+        medians = {**attempt.medians, kind: median}
+        raise FailedAttempt(replace(attempt, medians=medians, exploded=True, refused=refused))
+    rms = float(norms.square().mean().sqrt())
+    return Exchanged(reply, admitted, replace(attempt, norms={**attempt.norms, kind: rms}))
+
+
+def reference_norm(state: TrainingState, kind: str, attempt: Attempt) -> float:
+    """Return the norm that messages are compared with, 0 if none is known.
+
+    It is the largest of earlier rounds and, for updates, at least the norm of the model. In the first round it is the
+    cohort's median, once an attempt failed because some messages exploded.
+    """
+    known = state.usual[kind]
+    if known < ZERO:
+        return attempt.medians.get(kind, 0.0)
+    return max(known, float(norm(state.x))) if kind == "update" else known
+
+
+def compress_gradient(setup: Setup, state: TrainingState, mean: Vec) -> tuple[Vec, State, int, float]:
+    """Compress the mean gradient for the way down: (what arrives, error feedback, bytes, relative error)."""
+    a = setup.algorithm
+    source = [generator(setup.task.seed, state.round, "down")]
+    sent, past, size = send(mean[None], a.down, a.feeds_back_down, state.down, source)  # FedLin eq. (142)
+    error = past.get("residual", mean[None] - sent)
+    return sent[0], past or state.down, size[0], relative_error(sq(error), sq(sent + error))
+
+
+def aggregate(setup: Setup, state: TrainingState, updates: Exchanged) -> tuple[Mean, Vec]:
+    """Return the weighted means over the admitted clients: of their updates, and of the model's statistics."""
+    fields = dict(updates.reply.fields)
+    stats = fields.pop("stats", state.stats)
+    share = updates.reply.weight / setup.weight
+    return Mean(fields, share, len(updates.cohort), len(setup.task.clients), setup.shapes), stats
+
+
+def release(setup: Setup, state: TrainingState, privacy: Privacy, mean: Mean, attempt: int) -> tuple[Mean, State]:
+    """Return the mean with noise, as it may be published, and the next clip.
+
+    The denominator is the expected number of participants, so that it does not reveal who answered.
+    """
+    private = dict(state.private)
+    answered, expected = int(mean.participants), privacy.expected(setup.sampler, mean.clients)
+    source = generator(setup.task.seed, state.round, "noise", attempt)
+    known = {k: v for k, v in mean.fields.items() if k == "update" or k in setup.algorithm.needs}
+    fields = privacy.release(known, answered, expected, private, source)
+    privacy.follow(fields, private)
+    return replace(mean, fields=fields, share=expected / mean.clients, participants=expected), private
+
+
+def server_step(
+    setup: Setup, state: TrainingState, mean: Mean, usual: float, attempt: Attempt
+) -> tuple[Vec, State, Attempt]:
+    """Return the next model and the state of the server rule.
+
+    A step that is not finite or far too long is rolled back, with the rule's state, and replaced by the plain mean of the
+    clients' models. The attempt fails if that one is not sound either, or after too many roll-backs in a row.
+    """
+    guard, server = setup.guard, dict(state.server)
+    x = setup.algorithm.server.step(state.x, mean, server)
+    if guard.sound(x, state.x, usual):
+        return x, server, attempt
+    attempt = replace(attempt, rollbacks=1, wild_step=float(server["eta"]))
+    server = {**state.server, "eta": torch.ones_like(state.server["eta"])}
+    x = state.x - model_update(mean)
+    if not guard.sound(x, state.x, usual) or rolled_back_too_often(setup, state):
+        raise FailedAttempt(attempt)
+    return x, server, attempt
+
+
+def model_update(mean: Mean) -> Vec:
+    """Return the mean change of the clients' models: FedNova's clients upload Delta_i / a_i, and this in "raw"."""
+    return mean.fields.get("raw", mean.update)
+
+
+def rolled_back_too_often(setup: Setup, state: TrainingState) -> bool:
+    """Whether each of the last rounds, as many as the guard tolerates, rolled its server step back."""
+    most = setup.guard.rollbacks
+    last = state.history[-most:] if most else []
+    return len(last) == most and all(row["rollbacks"] for row in last)
+
+
+def average_iterates(setup: Setup, state: TrainingState, x: Vec) -> Vec:
+    """Return the weighted mean of the iterates with x, if the read-out needs it."""
+    if setup.algorithm.readout != "average":
+        return state.mean
+    # Polynomial decay with eta = 8: Shamir, Zhang. ICML 2013, for non-smooth SGD.
+    return state.mean + 9 / (state.round + 9) * (x - state.mean)
+
+
+def evaluate(setup: Setup, after: TrainingState) -> Row:
+    """Return the columns test_loss and test_accuracy, for the read-out; nothing if this round is not evaluated."""
+    done = after.round + 1  # its row is not in the history yet
+    if setup.test is None or (done % setup.evaluate_every and done != setup.task.rounds):
+        return {}
+    output = read_out(setup.algorithm, after)
+    loss, accuracy = setup.clients.evaluate(output, after.stats, setup.test, after.scaling)
+    return {"test_loss": loss, "test_accuracy": accuracy}
+
+
+def history_row(
+    setup: Setup, before: TrainingState, after: TrainingState, mean: Mean, updates: Exchanged, attempt: Attempt
+) -> Row:
+    """Describe a round; the meaning of the columns is in history.py."""
+    metrics, update, privacy = updates.reply.metrics, model_update(mean), setup.algorithm.privacy
+    p = torch.tensor([setup.task.weights[c] for c, _ in updates.cohort], dtype=torch.float64, device="cpu")
+    p /= p.sum()
+
+    def average(name: str) -> float:
+        return float((p * metrics[name].double().cpu()).sum())
+
+    row: Row = {
+        "round": before.round + 1,
+        "train_loss": average("train_loss"),
+        "test_loss": None,
+        "test_accuracy": None,
+        "server_step": float(after.server["eta"]),
+        "client_step": average("client_step"),
+        "client_steps": _quartiles(metrics["client_step"]),
+        "trials": average("trials"),
+        "failed": int(metrics["failed"].sum()),
+        "update": float(norm(update)),
+        "turn": _cosine(after.moved, before.moved),
+        "drift": _drift(mean, update),
+        "compression": attempt.compression,
+        "bytes_up": attempt.bytes_up,
+        "bytes_down": attempt.bytes_down,
+        "gradients": attempt.gradients,
+        "forwards": attempt.forwards,
+        "seconds": attempt.seconds,
+        "participants": len(updates.cohort),
+        "lost": len(attempt.lost),
+        "refused": dict(sorted(attempt.refused.items())),
+        "attempts": attempt.number,
+        "rollbacks": attempt.rollbacks,
+        "epsilon": None,
+    }
+    if privacy is not None:
+        row |= dict.fromkeys(RAW)
+        row["epsilon"] = privacy.epsilon(setup.sampler, len(setup.task.clients), after.releases)
+    return row
+
+
+def _drift(mean: Mean, update: Vec) -> float | None:
+    """sqrt(S - |Dbar|^2); None where the squares were not released."""
+    return float((mean.square - sq(update)).clamp(min=0).sqrt()) if "square" in mean.fields else None
+
+
+def _cosine(u: Vec, v: Vec) -> float | None:
+    both = math.sqrt(float(sq(u)) * float(sq(v)))
+    return float(dot(u, v)) / both if both > 0 else None
+
+
+def _quartiles(values: Tensor) -> list[float]:
+    at = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0], dtype=torch.float64, device="cpu")
+    found: list[float] = torch.quantile(values.double().cpu(), at).tolist()
+    return found

@@ -1,0 +1,50 @@
+"""Setup: everything about a run that no round changes."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from torch import Size
+
+from fedstride.algorithm import Algorithm
+from fedstride.algorithm.sampling import Sampler
+from fedstride.client.chunk import Samples
+from fedstride.client.local import Options
+from fedstride.core.model import Replica
+from fedstride.engine import Clients, Task
+from fedstride.training.guard import Guard
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """The constants of a run: what to train, on which clients, by which algorithm."""
+
+    algorithm: Algorithm
+    options: Options
+    task: Task
+    clients: Clients  # the federation, opened by an engine
+    sampler: Sampler
+    steps: Callable[[int, int], int]  # (round, client) -> local steps
+    test: Samples | None = None
+    evaluate_every: int = 1
+    guard: Guard = field(default_factory=Guard)
+    facts: dict[str, Any] = field(default_factory=dict)  # about the data, for run.facts
+
+    @cached_property
+    def weight(self) -> float:
+        """Sum of the weights of all clients."""
+        return sum(self.task.weights)
+
+    @cached_property
+    def sizes(self) -> Sequence[int]:
+        """Number of samples per client, as an array: samplers convert it to a tensor without a copy per element."""
+        return array("q", self.task.clients.sizes)
+
+    @cached_property
+    def shapes(self) -> tuple[Size, ...]:
+        """Shapes of the model's trainable tensors."""
+        return tuple(Replica(self.task.model).shapes)

@@ -1,0 +1,160 @@
+"""TrainingState: everything that the next round depends on, apart from the clients' own memory.
+
+A state is never changed: a round returns a new one. pack() and unpack() convert a state to and from named tensors and JSON
+facts. They go through the fields of the dataclass, so a new field is saved and restored without further code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedstride.algorithm import Algorithm
+from fedstride.core.errors import Corrupt
+from fedstride.core.model import Replica
+from fedstride.core.normalise import Normalised
+from fedstride.core.rows import State, Vec
+from fedstride.engine import Contents
+from fedstride.training import checkpoint
+from fedstride.training.history import History
+from fedstride.training.result import Run
+from fedstride.training.setup import Setup
+from fedstride.wire import feedback
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingState:
+    """The state of a run after some number of finished rounds."""
+
+    x: Vec  # the model: the training iterate
+    stats: Vec  # the model's moving buffers, such as BatchNorm's statistics
+    server: State  # of the server rule
+    drift: State  # of the drift correction, server side
+    down: State  # error feedback of the compressed down-link
+    private: State  # the clip of differential privacy
+    moved: Vec  # the model's last move
+    mean: Vec  # weighted mean of the iterates, for readout="average"
+    scaling: Vec | None = None  # means and deviations of the inputs, for normalise=True
+    usual: dict[str, float] = field(default_factory=lambda: {"gradient": 0.0, "update": 0.0})
+    # ... the largest root mean square norm that a round's messages had so far, by kind
+    releases: int = 0  # private sums released so far
+    unbilled: int = 0  # bytes sent before the first round, to be counted in its row
+    history: History = field(default_factory=History)
+
+    @property
+    def round(self) -> int:
+        """Number of finished rounds."""
+        return len(self.history)
+
+
+def initial_state(algorithm: Algorithm, x: Vec, stats: Vec) -> TrainingState:
+    """Return the state before the first round."""
+    a = algorithm
+    return TrainingState(
+        x=x,
+        stats=stats,
+        server=a.server.init(x),
+        drift=a.drift.init(x) if a.drift is not None else {},
+        down={k: v[None] for k, v in feedback.memory(x).items()} if a.feeds_back_down else {},
+        private=a.privacy.init(x) if a.privacy is not None else {},
+        moved=torch.zeros_like(x),
+        mean=x,
+    )
+
+
+def read_out(algorithm: Algorithm, state: TrainingState) -> Vec:
+    """Return the parameters that are evaluated and returned; training continues from state.x."""
+    if algorithm.readout == "server":
+        return algorithm.server.output(state.x, state.server)
+    return state.mean if algorithm.readout == "average" else state.x
+
+
+def run_of(setup: Setup, state: TrainingState) -> Run:
+    """Return the run so far, as a user gets it."""
+    model = Replica(setup.task.model, setup.task.moving).exported(read_out(setup.algorithm, state), state.stats)
+    engine = setup.clients.about()
+    if state.scaling is not None:
+        model, engine = Normalised.by(model, state.scaling).eval(), {**engine, "normalise": True}
+    return Run(model, state.x, state.history, setup.algorithm, engine, setup.facts)
+
+
+def pack(state: TrainingState) -> Contents:
+    """Convert a state to named tensors and JSON facts."""
+    tensors: dict[str, Tensor] = {}
+    facts: dict[str, Any] = {}
+    for f in fields(state):
+        value = getattr(state, f.name)
+        if isinstance(value, Tensor):
+            tensors[f.name] = value
+        elif isinstance(value, History):
+            tensors[f.name] = torch.frombuffer(bytearray(value.packed()), dtype=torch.uint8)
+        elif _holds_tensors(value):
+            tensors |= {f"{f.name}/{k}": v for k, v in value.items()}
+        elif value is not None:
+            facts[f.name] = value
+    return tensors, facts
+
+
+def unpack(
+    like: TrainingState, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], source: object
+) -> TrainingState:
+    """Restore a packed state.
+
+    Args:
+        like: a state of the same run, such as the initial one: names, shapes, types and the device must match it.
+        tensors: from pack().
+        facts: from pack().
+        source: the file or peer that the contents come from, for error messages.
+
+    Raises:
+        Corrupt: the contents are not a state of this run.
+    """
+    found: dict[str, Any] = {}
+    for f in fields(like):
+        expected = getattr(like, f.name)
+        if isinstance(expected, History):
+            found[f.name] = History(checkpoint.history(source, tensors))
+        elif isinstance(expected, Tensor):
+            found[f.name] = _checked(f.name, tensors.get(f.name), expected, source)
+        elif _holds_tensors(expected):
+            inside = part(tensors, f.name)
+            for k, v in expected.items():
+                inside[k] = _checked(f"{f.name}/{k}", inside.get(k), v, source)
+            found[f.name] = {k: v.to(like.x.device) for k, v in inside.items()}
+        elif expected is None:  # measured during the run
+            value = tensors.get(f.name)
+            found[f.name] = None if value is None else value.to(like.x.device)
+        elif _alike(facts.get(f.name), expected):
+            found[f.name] = facts[f.name]
+        else:
+            raise Corrupt(f"{source}: {f.name}={facts.get(f.name)!r} is invalid: expected a value like {expected!r}.")
+    return replace(like, **found)
+
+
+def part(tensors: Mapping[str, Tensor], name: str) -> State:
+    """Return the tensors under `name`/, without that prefix."""
+    return {k.removeprefix(f"{name}/"): v for k, v in tensors.items() if k.startswith(f"{name}/")}
+
+
+def _checked(name: str, found: Tensor | None, expected: Tensor, source: object) -> Tensor:
+    if found is None or (found.shape, found.dtype) != (expected.shape, expected.dtype):
+        what = "missing" if found is None else f"{found.dtype} of shape {list(found.shape)}"
+        raise Corrupt(f"{source}: {name!r} is {what}: expected {expected.dtype} of shape {list(expected.shape)}.")
+    return found.to(expected.device)
+
+
+def _alike(found: Any, expected: Any) -> bool:
+    """Whether a JSON value has the type of the expected one, and its keys if it is a dictionary."""
+    if isinstance(expected, dict):
+        same = isinstance(found, dict) and found.keys() == expected.keys()
+        return same and all(_alike(found[k], v) for k, v in expected.items())
+    kinds = int | float if isinstance(expected, float) else type(expected)
+    return isinstance(found, kinds) and not isinstance(found, bool)
+
+
+def _holds_tensors(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(v, Tensor) for v in value.values())
