@@ -16,7 +16,6 @@ from fedstride.algorithm import Algorithm
 from fedstride.algorithm.sampling import Sampler, sampler
 from fedstride.client.exchange import exchanges
 from fedstride.client.local import Options
-from fedstride.client.objective import Moon
 from fedstride.core import losses
 from fedstride.core.errors import InvalidInput, Unsaved, tell
 from fedstride.core.losses import Loss
@@ -145,7 +144,7 @@ def train(
         moving=probed.moving,
         buffers=buffers,
         random=probed.random,
-        contrast=isinstance(chosen.objective, Moon),
+        contrast=chosen.needs_features,
         full=chosen.exchanges_gradients or not chosen.gradient.batches,
         mixed=mixed,
         normalise=normalise,

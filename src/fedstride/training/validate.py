@@ -41,9 +41,7 @@ def algorithm_of(choice: str | Algorithm) -> Algorithm:
         return recipes.get(choice)
     if isinstance(choice, Algorithm):
         return choice
-    raise InvalidInput(
-        f"algorithm={choice!r} is not usable; expected a name, fs.recipes.NAME(...) or fs.Algorithm(...)."
-    )
+    raise InvalidInput(f"algorithm={choice!r} is invalid: expected a name, fs.recipes.NAME(...) or fs.Algorithm(...).")
 
 
 def whole(name: str, value: Any, least: int = 1) -> int:
@@ -53,7 +51,7 @@ def whole(name: str, value: Any, least: int = 1) -> int:
     except TypeError:
         number = least - 1
     if number < least:
-        raise InvalidInput(f"{name}={value!r} is not usable; expected a whole number >= {least}.")
+        raise InvalidInput(f"{name}={value!r} is invalid: expected a whole number >= {least}.")
     return number
 
 
@@ -79,7 +77,7 @@ def steps_of(
         return lambda round, client: same
     if len(local_steps) != len(sizes):
         raise InvalidInput(
-            f"local_steps={local_steps!r} is not usable; expected a whole number, one per client ({len(sizes)}), "
+            f"local_steps={local_steps!r} is invalid: expected a whole number, one per client ({len(sizes)}), "
             "or a function (round, client) -> number."
         )
     each = [whole(f"local_steps[{i}]", v) for i, v in enumerate(local_steps)]
@@ -378,7 +376,7 @@ def _not_too_large(part: Any, dtype: torch.dtype, at: str) -> None:
         for field in fields(part):
             _not_too_large(getattr(part, field.name), dtype, f"{at}.{field.name}")
     elif isinstance(part, int | float) and torch.finfo(dtype).max < abs(part) < math.inf:
-        raise InvalidInput(f"{at}={part!r} is not usable; expected a number that {dtype} can hold.")
+        raise InvalidInput(f"{at}={part!r} is invalid: expected a number that {dtype} can hold.")
 
 
 def _private(privacy: Privacy, task: Task, cohorts: Sampler) -> None:
@@ -425,7 +423,7 @@ def _iag(rule: IAG, task: Task, steps: Callable[[int, int], int]) -> None:
         )
     if has_batch_statistics(task.model) and task.buffers != "frozen":
         raise Refused(
-            "IAG with BatchNorm: f_i is no sum of components when samples share statistics. "
+            "IAG with BatchNorm: f_i is not a sum of components when samples share statistics. "
             'Use buffers="frozen" or GroupNorm.'
         )
     if task.reduction is None:
@@ -446,7 +444,7 @@ def quorum(guard: Guard, cohorts: Sampler, private: bool) -> None:
         )
     if isinstance(most, int) and guard.least(most) > most:
         raise InvalidInput(
-            f"Guard: quorum={guard.quorum} is not usable with {most} clients a round; expected at most {most}."
+            f"Guard: quorum={guard.quorum} is invalid with {most} clients a round: expected at most {most}."
         )
 
 
