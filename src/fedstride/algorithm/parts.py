@@ -10,6 +10,7 @@ import importlib
 import pkgutil
 from dataclasses import is_dataclass
 from types import ModuleType
+from typing import Any
 
 from fedstride import server
 from fedstride.client import drift, gradient, objective, step
@@ -47,6 +48,13 @@ def _discover() -> dict[str, dict[str, type]]:
 
 
 PARTS = _discover()  # slot -> name -> class
+
+
+def export(names: dict[str, Any]) -> None:
+    """Add the parts to the public names, which list the built-in ones already for the sake of type checkers."""
+    for name, part in ((name, part) for parts in PARTS.values() for name, part in parts.items()):
+        if names.setdefault(name, part) is not part:
+            raise InvalidInput(f"{part.__module__}: the name {name} is taken by fedstride.{name}. Rename the part.")
 
 
 def halves(name: str) -> list[str]:

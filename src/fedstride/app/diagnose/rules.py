@@ -51,13 +51,13 @@ def _clamped(e: Evidence) -> Finding | None:
 
 
 def _cap(e: Evidence) -> Finding | None:
-    cap = held(e)
+    cap, name = held(e), declared(e.step, "capped_by")
     if cap is None:
         return None
     more = e.small or (e.state == "improving" and (e.turn or 0) > limits.AHEAD)
-    says = f"At least half of the clients step at their cap, {declared(e.step, 'capped_by')} = {number(cap)}, in most of the last rounds."
+    says = f"At least half of the clients step at their cap, {name} = {number(cap)}, in most of the last rounds."
     advice = (
-        instead(e, cap, **{declared(e.step, "capped_by"): cap * e.short_by}),
+        instead(e, cap, **{name: cap * e.short_by}),
         "--algorithm auto, which moves its cap",
     )
     return Finding("step cap binds", "cause" if e.small else "watch" if more else "fine", says, advice if more else ())
@@ -113,12 +113,8 @@ def _trials(e: Evidence) -> Finding | None:
     says = f"A local step takes {number(trials)} line-search trials."
     if trials <= limits.TRIALS:
         return Finding("line search", "fine", says)
-    top, rows = setting(step, "capped_by") or 0.0, e.quartiles()
+    name, top, rows = declared(step, "capped_by"), setting(step, "capped_by") or 0.0, e.quartiles()
     near = 2 * rows[-1][3] if rows else math.inf
-    start = (
-        (f"start nearer to the steps it finds: {instead(e, top, **{declared(step, 'capped_by'): near})}",)
-        if near < top
-        else ()
-    )
+    start = (f"start nearer to the steps it finds: {instead(e, top, **{name: near})}",) if near < top else ()
     advice = (*start, "coarser trials: backtrack=0.5", "--algorithm auto (one trial a round)")
     return Finding("line search costs", "watch", f"{says} Each is a forward pass.", advice)
