@@ -202,6 +202,17 @@ class Keep:
         return x
 
 
+def test_a_part_without_a_declaration_may_have_methods_of_other_parts():
+    class Both(Undeclared):
+        def compress(self, V, sources):
+            return V
+
+        def bytes(self, d, itemsize):
+            return d * itemsize
+
+    assert fs.Algorithm(Both(), up=Both())
+
+
 def test_the_first_argument_of_algorithm_is_a_step_rule():
     with pytest.raises(fs.InvalidInput, match="pass it as server=FedExP"):
         fs.Algorithm(fs.FedExP())

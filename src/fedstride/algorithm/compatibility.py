@@ -49,7 +49,7 @@ def check_kinds(a: Algorithm) -> None:
             raise InvalidInput(
                 f"Algorithm: {name}={part!r} is not {KINDS[name]} but a class: pass an instance, as in {part.__name__}(...)."
             )
-        slot = slot_of(part)
+        slot = slot_of(part, name)
         if slot is not None and KINDS[slot] != KINDS[name]:
             raise InvalidInput(
                 f"Algorithm: {name}={part!r} is {KINDS[slot]}, not {KINDS[name]}: pass it as "
@@ -60,12 +60,15 @@ def check_kinds(a: Algorithm) -> None:
             raise InvalidInput(f"Algorithm: {name}={part!r} is not {KINDS[name]}: it has no {missing[0]!r}.")
 
 
-def slot_of(part: object) -> str | None:
-    """The slot that a part declares; without a declaration, the one whose methods it has."""
+def slot_of(part: object, given: str) -> str | None:
+    """The slot that a part declares; without a declaration, a slot whose methods it has, if possible the given one."""
     slot = declared(part, "slot")
-    if slot in KINDS:
-        return str(slot)
-    return next((name for name, methods in METHODS.items() if all(hasattr(part, m) for m in methods)), None)
+    if isinstance(slot, str) and slot in KINDS:
+        return slot
+    fitting = [name for name, methods in METHODS.items() if all(hasattr(part, m) for m in methods)]
+    if given in fitting and (given, fitting[0]) != ("step", "server"):  # a server rule has a step rule's methods too
+        return given
+    return fitting[0] if fitting else None
 
 
 def _needs(a: Algorithm) -> None:
