@@ -224,8 +224,8 @@ INVALID = {
     "engine unknown": ({"engine": "lokal"}, "engine='lokal' is unknown; did you mean 'local'"),
     "engine is a number": ({"engine": 2}, "engine=2 is not usable"),
     "algorithm unknown": ({"algorithm": "fedavgg"}, "algorithm='fedavgg' is unknown; did you mean .*'fedavg'"),
-    "algorithm is a recipe": ({"algorithm": fs.recipes.fedavg}, "algorithm=.*is not usable"),
-    "algorithm is a step": ({"algorithm": fs.Armijo()}, "algorithm=.*is not usable"),
+    "algorithm is a recipe": ({"algorithm": fs.recipes.fedavg}, "algorithm=.*is invalid"),
+    "algorithm is a step": ({"algorithm": fs.Armijo()}, "algorithm=.*is invalid"),
     "checkpoint is a number": ({"checkpoint": 3}, "checkpoint"),
 }
 
@@ -243,7 +243,7 @@ REFUSED = {
         {"algorithm": "fedsplit", "cohort": fs.Bernoulli(0.5)},
         "FedSplit with partial participation",
     ),
-    "moon without features": ({"algorithm": "moon", "model": Plain().double()}, "MOON needs a model with a `features"),
+    "moon without features": ({"algorithm": "moon", "model": Plain().double()}, "Moon needs a model with a `features"),
     "iag with dropout": ({"algorithm": "fedtrack", "model": dropout()}, "IAG with dropout"),
     "iag with batch norm": ({"algorithm": "fedtrack", "model": normalised()}, "IAG with BatchNorm"),
     "iag with batches": ({"algorithm": "fedtrack", "batch_size": 2}, "batch_size=2 with IAG"),

@@ -11,18 +11,18 @@ import fedstride
 
 ROOT = Path(fedstride.__file__).parent
 ORDER = [  # of a package with several lines, the name alone comes first: a new module needs a place of its own
-    *("_moved", "core", "core.errors", "core.rows", "core.losses", "core.model", "core.normalise", "core.message"),
-    *("core.files", "models.network", "oracle"),
+    *("_moved", "core", "core.errors", "core.capabilities", "core.rows", "core.losses", "core.model"),
+    *("core.normalise", "core.message", "core.files", "models.network", "oracle"),
     *("client", "client.context", "client.chunk", "client.objective", "client.corrected", "client.gradient"),
     *("client.drift", "client.step", "client.local"),
     *("wire", "server", "client.exchange"),
-    *("algorithm.sampling", "algorithm.privacy", "algorithm.compatibility", "algorithm.compose", "algorithm"),
-    *("algorithm.recipes", "data"),
+    *("algorithm.sampling", "algorithm.privacy", "algorithm.parts", "algorithm.compatibility", "algorithm.compose"),
+    *("algorithm", "algorithm.recipes", "data"),
     *("engine.processor", "engine.worker_count", "engine.store", "engine.admission", "engine.protocol"),
     *("engine.worker", "engine.local", "engine.torchrun.process_group", "engine.torchrun", "engine", "engine.faults"),
     *("training", "training.guard", "training.history", "training.checkpoint", "training.result", "training.setup"),
     *("training.state", "training.attempt", "training.round", "training.retry", "training.scaling", "training.resume"),
-    *("training.validate", "training.train", "optim", "models"),
+    *("training.scales", "training.probe", "training.validate", "training.train", "optim", "models"),
     *("app", "app.loggers", "app.config", "app.progress", "engine.flower", "app.run_folder", "app.sweep"),
     *("app.report", "app.diagnose", "app.deploy"),
     *("research", "research.verify", "research.papers", "research.bench", "app.cli"),

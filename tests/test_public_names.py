@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import ast
+import importlib
+from dataclasses import is_dataclass
 from pathlib import Path
 
+import pytest
+
 import fedstride as fs
+from fedstride.algorithm.compatibility import METHODS
+from fedstride.algorithm.parts import FOLDERS, PARTS
 
 MODULES = {"data", "engine", "faults", "loggers", "models", "optim", "recipes"}
 STEPS = {"Adagrad", "Adam", "AdamW", "Armijo", "CappedPolyak", "Constant", "DecSPS", "DeltaSGD", "Momentum", "NGN"}
@@ -72,9 +78,10 @@ RECIPES = [
 
 def test_the_names_of_fedstride():
     tree = ast.parse(Path(fs.__file__).read_text())
-    imported = {
+    names = [
         alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
-    }
+    ]
+    imported = {name for name in names if not name.startswith("_")}
     assert imported == (
         MODULES | STEPS | SCHEDULES | OBJECTIVES | GRADIENTS | DRIFTS | SERVERS | WIRE | SAMPLERS | ERRORS | RUNS
     )
@@ -82,8 +89,28 @@ def test_the_names_of_fedstride():
 
 
 def test_the_names_of_the_recipes():
-    assert list(fs.recipes.RECIPES) == RECIPES
-    assert all(getattr(fs.recipes, name)().name == name for name in RECIPES)
+    """Those of the table, and those that parts declare in files of their own."""
+    declared = [part.recipe for slot in PARTS.values() for part in slot.values() if "recipe" in vars(part)]
+    assert list(fs.recipes.RECIPES) == RECIPES + declared
+    assert all(getattr(fs.recipes, name)().name == name for name in RECIPES + declared)
+
+
+def test_every_part_is_a_public_name():
+    built_in = {"step": STEPS, "server": SERVERS, "objective": OBJECTIVES, "gradient": GRADIENTS, "drift": DRIFTS}
+    assert PARTS.keys() == built_in.keys()
+    for slot, parts in PARTS.items():
+        assert parts.keys() >= built_in[slot]
+        assert all(getattr(fs, name) is part is getattr(FOLDERS[slot], name) for name, part in parts.items())
+
+
+@pytest.mark.parametrize("slot", FOLDERS)
+def test_every_part_declares_its_slot(slot):
+    """Discovery goes by the declaration, so a part without one would be overlooked."""
+    for path in sorted(Path(FOLDERS[slot].__path__[0]).glob("*.py")):
+        module = importlib.import_module(f"{FOLDERS[slot].__name__}.{path.stem}".removesuffix(".__init__"))
+        own = [c for c in vars(module).values() if isinstance(c, type) and c.__module__ == module.__name__]
+        parts = [c for c in own if is_dataclass(c) and all(hasattr(c, m) for m in METHODS[slot])]
+        assert all(c.slot == slot for c in parts), f"{path.name} has a part that does not declare slot = {slot!r}"
 
 
 def test_the_names_of_data():

@@ -3,6 +3,7 @@
 import fedstride._moved
 from fedstride import data, engine, models, optim
 from fedstride.algorithm import Algorithm, recipes
+from fedstride.algorithm.parts import export as _export
 from fedstride.algorithm.privacy import Privacy
 from fedstride.algorithm.sampling import Bernoulli, Uniform, Weighted
 from fedstride.app import loggers
@@ -63,3 +64,4 @@ from fedstride.training.train import Event, train
 from fedstride.wire import Median, Quantize, RandomK, TopK, TrimmedMean
 
 __version__ = "0.1.0"
+_export(globals())

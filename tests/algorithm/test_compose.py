@@ -10,9 +10,9 @@ import fedstride as fs
 from tests.problems import STEPS, classification, classifier, learn
 
 REFUSED = {
-    "scaffold-momentum": ({"step": fs.Momentum(), "drift": fs.Scaffold()}, "SCAFFOLD with client Momentum"),
-    "scaffold-adam": ({"step": fs.Adam(), "drift": fs.Scaffold()}, "SCAFFOLD with client Adam"),
-    "scaffold-adagrad": ({"step": fs.Adagrad(), "drift": fs.Scaffold()}, "SCAFFOLD with client Adagrad"),
+    "scaffold-momentum": ({"step": fs.Momentum(), "drift": fs.Scaffold()}, "Scaffold with client Momentum"),
+    "scaffold-adam": ({"step": fs.Adam(), "drift": fs.Scaffold()}, "Scaffold with client Adam"),
+    "scaffold-adagrad": ({"step": fs.Adagrad(), "drift": fs.Scaffold()}, "Scaffold with client Adagrad"),
     "armijo-iag": ({"step": fs.Armijo(), "gradient": fs.IAG()}, "Armijo with IAG"),
     "armijo-noisy": ({"step": fs.Armijo(), "gradient": fs.Noisy()}, "Armijo with Noisy"),
     "polyak-iag": ({"step": fs.Polyak(), "gradient": fs.IAG()}, "Polyak with IAG"),
@@ -24,7 +24,7 @@ REFUSED = {
     "fednova-adam": ({"step": fs.Adam(), "server": fs.FedNova()}, "FedNova with Adam"),
     "fednova-momentum-prox": (
         {"step": fs.Momentum(), "server": fs.FedNova(), "objective": fs.Proximal(0.1)},
-        "FedNova with momentum and a proximal term",
+        "FedNova with Momentum and a proximal term",
     ),
     "feedback-of-nothing": ({"error_feedback": True}, "error_feedback=True without a compressor"),
     "feedback-of-scaled-random-k": ({"up": fs.RandomK(3, unbiased=True)}, "with error feedback"),

@@ -116,8 +116,8 @@ def test_parts_read_back_what_they_write(tmp_path):
         ({"up": {"part": "TopK"}}, r"algorithm\.up\.k is missing; TopK needs it"),
         ({"step": {"part": "Armijo", "lrmax": 1.0}}, r"algorithm\.step\.lrmax is unknown to Armijo; did you mean 'lr_max'"),
         ({"drift": {"part": "Scaffold", "lr": 1.0}}, r"algorithm\.drift\.lr is unknown to Scaffold, which takes no"),
-        ({"step": {"part": "Adam", "lr": -1.0}}, "Adam: lr=-1.0 is not usable"),
-        ({"step": "Adam"}, "step='Adam' is no step part"),
+        ({"step": {"part": "Adam", "lr": -1.0}}, "Adam: lr=-1.0 is invalid"),
+        ({"step": "Adam"}, "step='Adam' is not a step rule"),
         ({"stepp": {"part": "Adam"}}, r"algorithm\.stepp is unknown to custom; did you mean 'step'"),
         ({"readout": "mean"}, "readout='mean' is unknown"),
     ],
@@ -128,7 +128,7 @@ def test_mistakes_in_parts_are_named(table, message):
 
 
 def test_parts_that_make_no_sense_together_are_refused_at_once():
-    with pytest.raises(fs.Refused, match="SCAFFOLD with client Adam"):
+    with pytest.raises(fs.Refused, match="Scaffold with client Adam"):
         algorithm(name="custom", step={"part": "Adam"}, drift={"part": "Scaffold"})
 
 

@@ -1,4 +1,4 @@
-"""Which parts do not go together: one small function per reason, which refuses the algorithm and says why."""
+"""Parts that do not go together: one function per reason, which refuses the algorithm and says why."""
 
 from __future__ import annotations
 
@@ -6,50 +6,69 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fedstride.algorithm.parts import halves
 from fedstride.client.context import Plan
-from fedstride.client.drift import GradientCorrection, Scaffold
-from fedstride.client.gradient import IAG, Noisy
-from fedstride.client.objective import FedDynObjective, FedSplitProx
-from fedstride.client.step import (
-    NGN,
-    Adagrad,
-    Adam,
-    AdamW,
-    Armijo,
-    CappedPolyak,
-    DecSPS,
-    DeltaSGD,
-    Momentum,
-    Polyak,
-)
+from fedstride.core.capabilities import declared
 from fedstride.core.errors import InvalidInput, Refused
-from fedstride.server import FedDyn, FedNova, FedSplit
-from fedstride.wire import Quantize, RandomK
 
 if TYPE_CHECKING:
     from fedstride.algorithm.compose import Algorithm
 
+METHODS = {  # of a part, by the argument that takes it
+    "server": ("init", "broadcast", "step", "output", "needs"),
+    "step": ("init", "step"),
+    "objective": ("memory", "terms", "finish"),
+    "gradient": ("begin", "anchor"),
+    "drift": ("correction", "finish", "absorb"),
+    "up": ("compress", "bytes"),
+    "down": ("compress", "bytes"),
+    "aggregate": ("start", "combine"),
+    "privacy": ("init", "shorten", "release", "follow", "epsilon"),
+}
+KINDS = {
+    "server": "a server rule",
+    "step": "a step rule",
+    "objective": "an objective",
+    "gradient": "a gradient estimator",
+    "drift": "a drift correction",
+    "up": "a compressor",
+    "down": "a compressor",
+    "aggregate": "an aggregation rule",
+    "privacy": "a privacy mechanism",
+}
+OPTIONAL = ("drift", "up", "down", "aggregate", "privacy")
+
 
 def check_kinds(a: Algorithm) -> None:
-    wanted = {
-        "step": ("init", "step"),
-        "server": ("init", "broadcast", "step", "output", "needs"),
-        "objective": ("memory", "terms", "finish"),
-        "gradient": ("begin", "anchor"),
-        "drift": ("correction", "finish", "absorb"),
-        "up": ("compress", "bytes"),
-        "down": ("compress", "bytes"),
-        "aggregate": ("start", "combine"),
-        "privacy": ("init", "shorten", "release", "follow", "epsilon"),
-    }
-    for name, methods in wanted.items():
+    """Refuse a value that is not a part, or a part in another part's slot."""
+    for name, methods in METHODS.items():
         part = getattr(a, name)
-        if part is None and name in ("drift", "up", "down", "aggregate", "privacy"):
+        if part is None and name in OPTIONAL:
             continue
-        missing = [m for m in methods if not hasattr(part, m)]
-        if missing or isinstance(part, type):
-            hint = f"an instance, as in {part.__name__}(...)" if isinstance(part, type) else f"it has no {missing[0]!r}"
-            raise InvalidInput(f"Algorithm: {name}={part!r} is no {name} part; {hint}.")
+        if isinstance(part, type):
+            raise InvalidInput(
+                f"Algorithm: {name}={part!r} is not {KINDS[name]} but a class: pass an instance, as in {part.__name__}(...)."
+            )
+        slot = slot_of(part, name)
+        if slot is not None and KINDS[slot] != KINDS[name]:
+            raise InvalidInput(
+                f"Algorithm: {name}={part!r} is {KINDS[slot]}, not {KINDS[name]}: pass it as "
+                f"{slot}={type(part).__name__}(...)."
+            )
+        missing = [method for method in methods if not hasattr(part, method)]
+        if missing:
+            raise InvalidInput(f"Algorithm: {name}={part!r} is not {KINDS[name]}: it has no {missing[0]!r}.")
+
+
+def slot_of(part: object, given: str) -> str | None:
+    """The slot that a part declares; without a declaration, a slot whose methods it has, if possible the given one."""
+    slot = declared(part, "slot")
+    if isinstance(slot, str) and slot in KINDS:
+        return slot
+    fitting = [name for name, methods in METHODS.items() if all(hasattr(part, m) for m in methods)]
+    if given in fitting and (given, fitting[0]) != ("step", "server"):  # a server rule has a step rule's methods too
+        return given
+    return fitting[0] if fitting else None
 
 
 def _needs(a: Algorithm) -> None:
@@ -60,7 +79,7 @@ def _needs(a: Algorithm) -> None:
     missing = [name for name in a.server.needs if name not in left]
     if missing:
         raise Refused(
-            f"{type(a.server).__name__} needs {missing[0]!r} from the clients, and {type(a.step).__name__} leaves no such "
+            f"{_name(a.server)} needs {missing[0]!r} from the clients, and {_name(a.step)} leaves no such "
             "number. Use the step rule that belongs to this server."
         )
 
@@ -70,10 +89,10 @@ def _feedback(a: Algorithm) -> None:
         raise Refused(
             "error_feedback=True without a compressor: there is no error to feed back. Give up= or down=, or leave it out."
         )
-    coarse = [c for c in (a.up, a.down) if (isinstance(c, RandomK) and c.unbiased) or c == Quantize(2)]
+    coarse = [c for c in (a.up, a.down) if c is not None and not declared(c, "contracts")]
     if coarse and a.error_feedback is not False:
         raise Refused(
-            f"{coarse[0]} with error feedback: it is no contraction, and the residual grows without end. "
+            f"{coarse[0]} with error feedback: it is not a contraction, and the residual grows without end. "
             "Use RandomK(unbiased=False), Quantize(bits=3) or more, or error_feedback=False."
         )
 
@@ -86,88 +105,91 @@ def _down(a: Algorithm) -> None:
         )
 
 
-def _scaffold(a: Algorithm) -> None:
-    if isinstance(a.drift, Scaffold) and isinstance(a.step, Momentum | Adam | AdamW | Adagrad):
+def _scaled_tensors(a: Algorithm) -> None:
+    if declared(a.step, "scales_tensors") and a.drift is not None:
         raise Refused(
-            f"SCAFFOLD with client {type(a.step).__name__}: its control variate is the mean gradient, update / sum of "
+            f"{_name(a.step)} with {_name(a.drift)}: it scales the gradient tensor by tensor, and the correction does not "
+            "account for that. Use another step rule, such as Armijo() or DeltaSGD()."
+        )
+
+
+def _other_moves(a: Algorithm) -> None:
+    if declared(a.drift, "needs_along_gradient") and not declared(a.step, "along_gradient"):
+        raise Refused(
+            f"{_name(a.drift)} with client {_name(a.step)}: its control variate is the mean gradient, update / sum of "
             "steps, which holds only when every move is step x gradient. Use Constant, Armijo, DeltaSGD or Polyak."
         )
 
 
-def _auto(a: Algorithm) -> None:
-    if isinstance(a.step, CappedPolyak) and a.drift is not None:
+def _estimates(a: Algorithm) -> None:
+    step, gradient = _name(a.step), _name(a.gradient)
+    if declared(a.step, "searches") and not declared(a.gradient, "exact_gradient"):
         raise Refused(
-            f"CappedPolyak with {type(a.drift).__name__}: it scales the gradient tensor by tensor, which the correction does not "
-            "know of. Use another step rule, such as Armijo() or DeltaSGD()."
+            f"{step} with {gradient} gradients: the search compares losses along the gradient of the same batch, and this "
+            "estimate is not the gradient of such a loss. Use the minibatch estimator."
+        )
+    if declared(a.step, "needs_loss") and not declared(a.gradient, "gives_loss"):
+        raise Refused(
+            f"{step} with {gradient}: the rule asks for the loss, or for a second gradient, of the estimate, and "
+            f"{gradient} has neither. Use Constant, or DeltaSGD(reuse_gradient=True)."
         )
 
 
-def _iag_and_noise(a: Algorithm) -> None:
-    if isinstance(a.gradient, IAG | Noisy) and isinstance(a.step, Armijo):
-        raise Refused(
-            f"Armijo with {type(a.gradient).__name__} gradients: the search compares losses along the gradient of the same "
-            "batch, and this estimate is the gradient of no loss at hand. Use the minibatch estimator."
-        )
-    polyak = isinstance(a.step, Polyak | CappedPolyak | DecSPS | NGN)
-    asks = polyak or (isinstance(a.step, DeltaSGD) and not a.step.reuse_gradient)
-    if isinstance(a.gradient, IAG) and asks:
-        raise Refused(
-            f"{type(a.step).__name__} with IAG: the rule asks for the loss, or for a second gradient, of the estimate, and "
-            "IAG has neither. Use Constant, or DeltaSGD(reuse_gradient=True)."
-        )
-
-
-def _fednova(a: Algorithm) -> None:
-    if not isinstance(a.server, FedNova):
+def _effective_steps(a: Algorithm) -> None:
+    if "effective_steps" not in a.server.needs:
         return
+    server = _name(a.server)
     if not hasattr(a.step, "effective_steps"):
         raise Refused(
-            f"FedNova with {type(a.step).__name__}: its weights a_i come from a known number of equal steps, which an "
+            f"{server} with {_name(a.step)}: its weights a_i come from a known number of equal steps, which an "
             "adaptive rule does not have. Use Constant, PerStep or Momentum."
         )
-    if isinstance(a.step, Momentum) and a.step.beta and a.prox:
-        raise Refused("FedNova with momentum and a proximal term: no closed form of a_i is known. Drop one of them.")
-    if isinstance(a.objective, FedDynObjective | FedSplitProx):
-        raise Refused(f"FedNova with {type(a.objective).__name__}: that objective needs its own server rule.")
+    if a.prox and not declared(a.step, "effective_steps_with_prox"):
+        raise Refused(
+            f"{server} with {_name(a.step)} and a proximal term: no closed form of a_i is known. Drop one of them."
+        )
+    if declared(a.objective, "half_of") is not None:
+        raise Refused(f"{server} with {_name(a.objective)}: that objective needs its own server rule.")
 
 
-def _feddyn(a: Algorithm) -> None:
-    client, server = isinstance(a.objective, FedDynObjective), isinstance(a.server, FedDyn)
+def _halves(a: Algorithm) -> None:
+    """An objective and a server rule that make one algorithm only together."""
+    client, server = declared(a.objective, "half_of"), declared(a.server, "half_of")
     if client != server:
-        raise Refused("FedDyn has two halves: objective=FedDynObjective(alpha) and server=FedDyn(alpha). Give both.")
-    if isinstance(a.objective, FedDynObjective) and isinstance(a.server, FedDyn):
-        if a.objective.alpha != a.server.alpha:
-            raise Refused(
-                f"FedDyn: alpha={a.objective.alpha} at the clients and {a.server.alpha} at the server; use one."
-            )
-        if a.drift is not None:
-            raise Refused("FedDyn with a drift correction: both correct the same drift. Use one of them.")
+        name = client or server
+        raise Refused(f"{name} has two halves: {' and '.join(halves(name)) or 'objective= and server='}. Give both.")
+    if client is None:
+        return
+    theirs = getattr(a.server, "__dict__", {})
+    for name, mine in getattr(a.objective, "__dict__", {}).items():
+        if mine != theirs.get(name, mine):
+            raise Refused(f"{client}: {name}={mine} at the clients and {theirs[name]} at the server; use one value.")
 
 
-def _fedsplit(a: Algorithm) -> None:
-    client, server = isinstance(a.objective, FedSplitProx), isinstance(a.server, FedSplit)
-    if client != server:
-        raise Refused("FedSplit has two halves: objective=FedSplitProx(s) and server=FedSplit(). Give both.")
-    if client and isinstance(a.drift, Scaffold | GradientCorrection):
-        raise Refused("FedSplit with a drift correction: it starts from u, not from x, where the correction is taken.")
-    if client and a.up is not None:
-        raise Refused("FedSplit with a compressor: x = mean z_i holds only for exact updates.")
+def _objective(a: Algorithm) -> None:
+    name = declared(a.objective, "half_of") or _name(a.objective)
+    if a.drift is not None and declared(a.objective, "corrects_drift"):
+        raise Refused(f"{name} with a drift correction: both correct the same drift. Use one of them.")
+    if a.drift is not None and declared(a.objective, "starts_elsewhere"):
+        raise Refused(
+            f"{name} with a drift correction: the correction is taken at x, and local steps start elsewhere. Drop one of them."
+        )
+    if a.up is not None and declared(a.objective, "needs_everyone"):
+        raise Refused(f"{name} with a compressor: x is the mean of the clients' points only for exact updates.")
 
 
 def _aggregate(a: Algorithm) -> None:
-    """A median of updates is no mean: it has no control variates, no diversity, no weights to go with it."""
+    """A median of updates is not a mean: control variates, diversity and weights have no meaning for it."""
     if a.aggregate is None:
         return
-    rule, server = type(a.aggregate).__name__, type(a.server).__name__
-    if a.server.needs or isinstance(a.server, FedDyn | FedSplit):
+    rule = _name(a.aggregate)
+    if a.server.needs or declared(a.server, "exact_mean"):
         raise Refused(
-            f"{rule} with {server}: this server is built on means over the clients, and a {rule} of them is none. "
+            f"{rule} with {_name(a.server)}: this server rule needs means over the clients, and a {rule} is not a mean. "
             "Use Average, ServerMomentum, or one of the adaptive servers."
         )
     if a.drift is not None:
-        raise Refused(
-            f"{rule} with {type(a.drift).__name__}: corrections cancel in the mean over the clients only. Drop one."
-        )
+        raise Refused(f"{rule} with {_name(a.drift)}: corrections cancel in the mean over the clients only. Drop one.")
     if a.up is not None:
         raise Refused(
             f"{rule} with a compressor: most coordinates of a sparse update are 0, and so is their median. Drop one."
@@ -183,27 +205,31 @@ def _privacy(a: Algorithm) -> None:
         return
     if a.drift is not None:
         raise Refused(
-            f"Privacy with {type(a.drift).__name__}: what clients upload for the correction has no bound. Leave drift out."
+            f"Privacy with {_name(a.drift)}: what clients upload for the correction has no bound. Leave drift out."
         )
-    if isinstance(a.server, FedNova | FedDyn | FedSplit):
+    if declared(a.server, "exact_mean"):
         raise Refused(
-            f"Privacy with {type(a.server).__name__}: it holds for exact sums of what the clients know. "
+            f"Privacy with {_name(a.server)}: it holds for exact sums of what the clients know. "
             "Use Average, FedExP, ServerMomentum, Auto, or an adaptive server."
         )
     if a.feeds_back_up:
         raise Refused("Privacy with error feedback: what is clipped away would come back. Use error_feedback=False.")
 
 
+def _name(part: object) -> str:
+    return type(part).__name__
+
+
 REFUSALS = (
     _needs,
     _feedback,
     _down,
-    _scaffold,
-    _auto,
-    _iag_and_noise,
-    _fednova,
-    _feddyn,
-    _fedsplit,
+    _scaled_tensors,
+    _other_moves,
+    _estimates,
+    _effective_steps,
+    _halves,
+    _objective,
     _aggregate,
     _privacy,
 )

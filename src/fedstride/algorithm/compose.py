@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fedstride.algorithm.compatibility import REFUSALS, check_kinds
 from fedstride.algorithm.privacy import Privacy
 from fedstride.client.drift import Drift
 from fedstride.client.gradient import Estimator, Minibatch
-from fedstride.client.objective import Objective, Plain, Proximal
-from fedstride.client.step import (
-    Constant,
-    Step,
-)
+from fedstride.client.objective import Objective, Plain
+from fedstride.client.step import Constant, Step
+from fedstride.core.capabilities import declared
 from fedstride.core.errors import InvalidInput, nearest
 from fedstride.core.rows import State, Vec
 from fedstride.server import Average, Server
@@ -70,9 +70,26 @@ class Algorithm:
     @property
     def prox(self) -> float:
         """mu of the proximal term, 0 without one."""
-        return self.objective.mu if isinstance(self.objective, Proximal) else 0.0
+        return float(declared(self.objective, "prox"))
+
+    @property
+    def needs_features(self) -> bool:
+        """True if the objective calls the model's `features` method."""
+        return bool(declared(self.objective, "needs_features"))
 
     def memory(self, x: Vec) -> State:
         """What a client that never took part remembers."""
         drift = self.drift.memory(x) if self.drift is not None else {}
         return {**self.objective.memory(x), **drift, **(feedback.memory(x) if self.feeds_back_up else {})}
+
+
+def recipe_of(part: type) -> Callable[..., Algorithm]:
+    """The recipe that a part declares: a function of its settings, with the default parts in all other slots."""
+    slot, name = declared(part, "slot"), declared(part, "recipe")
+
+    def make(*args: object, **settings: object) -> Algorithm:
+        return Algorithm(**{slot: part(*args, **settings), "name": name})
+
+    make.__name__, make.__doc__ = name, (inspect.getdoc(part) or "").split("\n\n")[0]
+    make.__signature__ = inspect.signature(part)  # type: ignore[attr-defined]
+    return make

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fedstride.algorithm import Algorithm
+from fedstride.algorithm.compose import recipe_of
+from fedstride.algorithm.parts import PARTS
 from fedstride.client.drift import GradientCorrection, Scaffold
 from fedstride.client.gradient import IAG
 from fedstride.client.objective import FedDynObjective, FedSplitProx, Moon, Proximal
@@ -51,6 +53,8 @@ RECIPES: dict[str, Callable[..., Algorithm]] = {}
 
 def recipe(make: Make) -> Make:
     """Enter a recipe into the table under its own name."""
+    if make.__name__ in RECIPES:
+        raise InvalidInput(f"recipe {make.__name__!r}: the name is taken by another recipe. Choose another one.")
     RECIPES[make.__name__] = make
     return make
 
@@ -103,11 +107,7 @@ def feddyn(lr: float = 0.1, alpha: float = 0.1, schedule: Schedule | None = None
 
 @recipe
 def moon(
-    lr: float = 0.1,
-    mu: float = 1.0,
-    temperature: float = 0.5,
-    server_lr: float = 1.0,
-    schedule: Schedule | None = None,
+    lr: float = 0.1, mu: float = 1.0, temperature: float = 0.5, server_lr: float = 1.0, schedule: Schedule | None = None
 ) -> Algorithm:
     """Model-contrastive learning; the model needs a `features` method."""
     return Algorithm(Constant(lr, schedule), Average(server_lr), Moon(mu, temperature), name="moon")
@@ -257,14 +257,9 @@ def fedlin(
     server_lr: float = 1.0,
 ) -> Algorithm:
     """Gradient correction with steps lr / tau_i; compressed gradient exchange."""
+    drift = GradientCorrection()
     return Algorithm(
-        PerStep(lr),
-        Average(server_lr),
-        drift=GradientCorrection(),
-        up=up,
-        down=down,
-        error_feedback=error_feedback,
-        name="fedlin",
+        PerStep(lr), Average(server_lr), drift=drift, up=up, down=down, error_feedback=error_feedback, name="fedlin"
     )
 
 
@@ -341,6 +336,10 @@ def fedadamw(
 ) -> Algorithm:
     """Federated averaging of AdamW clients, whose moments are fresh in every round."""
     return Algorithm(AdamW(lr, betas, eps, weight_decay, schedule), Average(server_lr), name="fedadamw")
+
+
+for _part in (part for parts in PARTS.values() for part in parts.values() if vars(part).get("recipe")):
+    recipe(recipe_of(_part))
 
 
 def __getattr__(name: str) -> Any:

@@ -27,7 +27,7 @@ class Sampler(Protocol):
 def _check_size(size: int, clients: int) -> None:
     if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= clients:
         raise InvalidInput(
-            f"cohort={size!r} is not usable; expected a whole number from 1 to {clients}, the number of clients "
+            f"cohort={size!r} is invalid: expected a whole number from 1 to {clients}, the number of clients "
             "(or a fraction in (0, 1], a sampler, or None for everybody)."
         )
 
@@ -72,7 +72,7 @@ class Bernoulli:
 
     def check(self, clients: int) -> None:
         if not (isinstance(self.p, int | float) and 0 < self.p <= 1):
-            raise InvalidInput(f"Bernoulli: p={self.p!r} is not usable; expected a probability in (0, 1].")
+            raise InvalidInput(f"Bernoulli: p={self.p!r} is invalid: expected a probability in (0, 1].")
 
     def draw(self, sizes: Sequence[int], source: torch.Generator) -> list[int]:
         chosen: list[int] = []
@@ -89,7 +89,7 @@ def sampler(cohort: int | float | Sampler | None, clients: int) -> Sampler:
         chosen = Uniform(clients)
     elif isinstance(cohort, float):
         if not 0 < cohort <= 1:
-            raise InvalidInput(f"cohort={cohort!r} is not usable; as a fraction it must lie in (0, 1].")
+            raise InvalidInput(f"cohort={cohort!r} is invalid: a fraction must lie in (0, 1].")
         chosen = Uniform(max(1, round(cohort * clients)))
     elif isinstance(cohort, SupportsIndex):
         chosen = Uniform(cohort if isinstance(cohort, bool) else operator.index(cohort))
@@ -97,7 +97,7 @@ def sampler(cohort: int | float | Sampler | None, clients: int) -> Sampler:
         chosen = cohort
     else:
         raise InvalidInput(
-            f"cohort={cohort!r} is not usable; expected a whole number, a fraction, a sampler such as fs.Bernoulli(0.1), or None."
+            f"cohort={cohort!r} is invalid: expected a whole number, a fraction, a sampler such as fs.Bernoulli(0.1), or None."
         )
     chosen.check(clients)
     return chosen

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedstride import server, wire
-from fedstride.algorithm import Algorithm, recipes
+from fedstride import wire
+from fedstride.algorithm import Algorithm, parts, recipes
 from fedstride.algorithm.privacy import Privacy
-from fedstride.client import drift, gradient, objective, step
+from fedstride.client import step
 from fedstride.core.errors import InvalidInput, nearest
 from fedstride.data.sources import is_raw_table
 from fedstride.engine import Engine, torchrun
@@ -121,13 +121,8 @@ class Config(Part):
         }
 
 
-SLOTS: dict[str, tuple[Any, str]] = {  # argument: where its parts are, and the method that makes one
-    "step": (step, "step"),
+OTHERS: dict[str, tuple[Any, str]] = {  # argument: where its parts are, and the method that makes one
     "schedule": (step, "__call__"),
-    "server": (server, "broadcast"),
-    "objective": (objective, "terms"),
-    "gradient": (gradient, "begin"),
-    "drift": (drift, "correction"),
     "up": (wire, "compress"),
     "down": (wire, "compress"),
     "aggregate": (wire, "combine"),
@@ -135,12 +130,14 @@ SLOTS: dict[str, tuple[Any, str]] = {  # argument: where its parts are, and the 
 
 
 def _parts(slot: str) -> dict[str, Any]:
-    module, method = SLOTS.get(slot, (step, "no part belongs here"))
+    if slot not in OTHERS:
+        return dict(parts.PARTS.get(slot, {}))
+    module, method = OTHERS[slot]
     every = {name: getattr(module, name) for name in module.__all__}
     return {name: part for name, part in every.items() if is_dataclass(part) and method in dir(part)}
 
 
-PARTS = {name: part for slot in SLOTS for name, part in _parts(slot).items()}
+PARTS = {name: part for slot in (*parts.PARTS, *OTHERS) for name, part in _parts(slot).items()}
 
 
 def _algorithm(settings: Options) -> Algorithm:

@@ -12,10 +12,9 @@ from torch import Tensor
 from fedstride.client import local
 from fedstride.client.chunk import Site
 from fedstride.client.context import Plan
-from fedstride.client.gradient import Minibatch
 from fedstride.client.local import Options
 from fedstride.client.objective import Terms
-from fedstride.client.step import Armijo, Constant, DeltaSGD, Momentum, PerStep, Polyak
+from fedstride.core.capabilities import declared
 from fedstride.core.normalise import moments
 from fedstride.core.rows import Col, Rows, State, Vec, generator, repeat, sq
 from fedstride.wire import Aggregator, WeightedMean, send
@@ -23,7 +22,6 @@ from fedstride.wire import Aggregator, WeightedMean, send
 if TYPE_CHECKING:
     from fedstride.algorithm import Algorithm
 
-BLIND_TO_AXES = (Armijo, Constant, DeltaSGD, Momentum, PerStep, Polyak)
 MOMENTS = "moments"  # name of the exchange that measures the inputs, before the first round
 WITHIN_ROUND = ("anchor", "anchor_loss")  # what a client remembers from one exchange of a round to the next
 
@@ -188,7 +186,7 @@ def train(algorithm: Algorithm, options: Options) -> Work:
 def _turnable(a: Algorithm, terms: Terms, corr: Rows | None, options: Options) -> bool:
     """True if the local steps never leave the span of the gradients, and would be the same along any other axes."""
     plain = terms.plain and corr is None and not options.weight_decay
-    return plain and type(a.gradient) is Minibatch and type(a.step) in BLIND_TO_AXES
+    return plain and bool(declared(a.gradient, "plain_batches") and declared(a.step, "rotation_invariant"))
 
 
 def _base(x: Vec, memory: State, options: Options) -> tuple[Rows, Rows] | None:

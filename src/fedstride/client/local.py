@@ -10,7 +10,8 @@ import torch
 from fedstride.client.context import Plan
 from fedstride.client.corrected import Corrected, first_rows
 from fedstride.client.objective import Terms
-from fedstride.client.step import Constant, PerStep, Step
+from fedstride.client.step import Step
+from fedstride.core.capabilities import declared
 from fedstride.core.rows import Col, Rows, State, Vec, repeat
 from fedstride.oracle import Linear, Oracle
 
@@ -44,7 +45,7 @@ def run(
     C = len(plan.clients)
     W = repeat(x, C) if terms.start is None else terms.start.clone()
     state = step.init(x, plan)
-    straight = type(step) in (Constant, PerStep) and corr is None and terms.plain and options == Options()
+    straight = declared(step, "fixed_step") and corr is None and terms.plain and options == Options()
     total, first_loss = torch.zeros_like(plan.size), torch.zeros_like(plan.size)
     for k in range(plan.steps[0]):
         n = plan.active(k)

@@ -29,10 +29,16 @@ class AdagradServer:
     beta: float = 0.0
     tau: float = 1e-3
     needs: ClassVar[tuple[str, ...]] = ()
+    slot: ClassVar[str] = "server"
+    scaled_by: ClassVar[str] = "lr"
 
     def __post_init__(self) -> None:
         positive(self, lr=self.lr, tau=self.tau)
         decay(self, beta=self.beta)
+
+    @property
+    def has_momentum(self) -> bool:
+        return self.beta > 0
 
     def init(self, x: Vec) -> State:
         return _init(x, self.lr, self.tau**2)
@@ -58,6 +64,9 @@ class AdamServer:
     tau: float = 1e-3
     bias_correction: bool = False  # True: v_0 = 0, and m and v divided by 1 - beta^t
     needs: ClassVar[tuple[str, ...]] = ()
+    slot: ClassVar[str] = "server"
+    has_momentum: ClassVar[bool] = True
+    scaled_by: ClassVar[str] = "lr"
 
     def __post_init__(self) -> None:
         positive(self, lr=self.lr, tau=self.tau)
@@ -91,6 +100,9 @@ class YogiServer:
     betas: tuple[float, float] = (0.9, 0.99)
     tau: float = 1e-3
     needs: ClassVar[tuple[str, ...]] = ()
+    slot: ClassVar[str] = "server"
+    has_momentum: ClassVar[bool] = True
+    scaled_by: ClassVar[str] = "lr"
 
     def __post_init__(self) -> None:
         positive(self, lr=self.lr, tau=self.tau)

@@ -41,6 +41,9 @@ class Auto:
     beta: float = 0.8
     rho: float = 0.1
     needs: ClassVar[tuple[str, ...]] = ("square", "loss", "mean_squares")
+    slot: ClassVar[str] = "server"
+    extrapolates: ClassVar[bool] = True
+    has_momentum: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         decay(self, beta=self.beta)

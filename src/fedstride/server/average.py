@@ -20,6 +20,7 @@ class Average:
 
     lr: float = 1.0
     needs: ClassVar[tuple[str, ...]] = ()
+    slot: ClassVar[str] = "server"
 
     def __post_init__(self) -> None:
         positive(self, lr=self.lr)

@@ -26,6 +26,7 @@ class DAdaptation:
     d0: float = 1e-6  # first estimate of the distance
     beta: float = 0.0  # momentum
     needs: ClassVar[tuple[str, ...]] = ()
+    slot: ClassVar[str] = "server"
 
     def __post_init__(self) -> None:
         positive(self, d0=self.d0)

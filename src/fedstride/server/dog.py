@@ -23,6 +23,7 @@ class DoG:
 
     r_eps: float = 1e-6  # length of the first move, relative to 1 + |x_0|
     needs: ClassVar[tuple[str, ...]] = ()
+    slot: ClassVar[str] = "server"
 
     def __post_init__(self) -> None:
         positive(self, r_eps=self.r_eps)

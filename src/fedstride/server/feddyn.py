@@ -22,6 +22,9 @@ class FedDyn:
 
     alpha: float = 0.1
     needs: ClassVar[tuple[str, ...]] = ()
+    slot: ClassVar[str] = "server"
+    exact_mean: ClassVar[bool] = True
+    half_of: ClassVar[str] = "FedDyn"
 
     def __post_init__(self) -> None:
         positive(self, alpha=self.alpha)

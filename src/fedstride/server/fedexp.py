@@ -26,6 +26,10 @@ class FedExP:
     last_two: bool = True  # return the mean of the last two iterates
 
     needs: ClassVar[tuple[str, ...]] = ("square",)
+    slot: ClassVar[str] = "server"
+    extrapolates: ClassVar[bool] = True
+    capped_by: ClassVar[str] = "lr_max"
+    damped_by: ClassVar[str] = "eps"
 
     def __post_init__(self) -> None:
         not_negative(self, eps=self.eps)

@@ -23,6 +23,10 @@ class FedExPM:
     eps: float = 1e-3
     beta: float = 0.9
     needs: ClassVar[tuple[str, ...]] = ("square",)
+    slot: ClassVar[str] = "server"
+    extrapolates: ClassVar[bool] = True
+    has_momentum: ClassVar[bool] = True
+    damped_by: ClassVar[str] = "eps"
 
     def __post_init__(self) -> None:
         not_negative(self, eps=self.eps)

@@ -22,6 +22,7 @@ class FedExProx:
 
     alpha: float | str = "grads"
     needs: ClassVar[tuple[str, ...]] = ("square",)
+    slot: ClassVar[str] = "server"
 
     def __post_init__(self) -> None:
         if isinstance(self.alpha, str):
@@ -31,6 +32,10 @@ class FedExProx:
                 )
         else:
             positive(self, alpha=self.alpha)
+
+    @property
+    def extrapolates(self) -> bool:
+        return self.alpha == "grads"
 
     def init(self, x: Vec) -> State:
         return {"eta": x.new_ones(())}

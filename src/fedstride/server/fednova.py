@@ -20,6 +20,8 @@ class FedNova:
 
     lr: float = 1.0
     needs: ClassVar[tuple[str, ...]] = ("effective_steps",)
+    slot: ClassVar[str] = "server"
+    exact_mean: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         positive(self, lr=self.lr)

@@ -18,6 +18,9 @@ class FedSplit:
     """x+ = mean z_i = x - 2 Dbar."""
 
     needs: ClassVar[tuple[str, ...]] = ()
+    slot: ClassVar[str] = "server"
+    exact_mean: ClassVar[bool] = True
+    half_of: ClassVar[str] = "FedSplit"
 
     def init(self, x: Vec) -> State:
         return {"eta": x.new_tensor(2.0)}

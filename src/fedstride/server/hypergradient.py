@@ -23,6 +23,7 @@ class Hypergradient:
 
     bound: float = 3.0
     needs: ClassVar[tuple[str, ...]] = ()
+    slot: ClassVar[str] = "server"
 
     def __post_init__(self) -> None:
         at_least_one(self, bound=self.bound)

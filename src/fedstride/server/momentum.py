@@ -23,6 +23,8 @@ class ServerMomentum:
     lr: float = 1.0
     beta: float = 0.9
     needs: ClassVar[tuple[str, ...]] = ()
+    slot: ClassVar[str] = "server"
+    has_momentum: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         positive(self, lr=self.lr)

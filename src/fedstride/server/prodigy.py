@@ -28,6 +28,7 @@ class Prodigy:
     d0: float = 1e-6  # first estimate of the distance
     eps: float = 1e-8
     needs: ClassVar[tuple[str, ...]] = ()
+    slot: ClassVar[str] = "server"
 
     def __post_init__(self) -> None:
         betas(self, self.betas)

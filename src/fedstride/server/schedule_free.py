@@ -22,6 +22,7 @@ class ScheduleFree:
     lr: float = 1.0
     beta: float = 0.9
     needs: ClassVar[tuple[str, ...]] = ()
+    slot: ClassVar[str] = "server"
 
     def __post_init__(self) -> None:
         positive(self, lr=self.lr)

@@ -21,7 +21,6 @@ from fedstride.algorithm.sampling import Sampler, sampler
 from fedstride.client.chunk import Samples
 from fedstride.client.exchange import exchanges
 from fedstride.client.local import Options
-from fedstride.client.objective import Moon
 from fedstride.core import losses
 from fedstride.core.errors import InvalidInput, Unsaved, tell
 from fedstride.core.losses import Loss
@@ -204,7 +203,7 @@ def _task(
         clients=probed.clients,
         moving=probed.moving,
         random=probed.random,
-        contrast=isinstance(algorithm.objective, Moon),
+        contrast=algorithm.needs_features,
         full=algorithm.exchanges_gradients or not algorithm.gradient.batches,
         folder=None if when is None else when.path / "clients",
         keep=1 if when is None else when.keep,

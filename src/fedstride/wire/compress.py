@@ -81,6 +81,10 @@ class RandomK:
     def __post_init__(self) -> None:
         _check_k(self, self.k)
 
+    @property
+    def contracts(self) -> bool:
+        return not self.unbiased
+
     def compress(self, V: Rows, sources: Sequence[torch.Generator]) -> Rows:
         d = V.shape[1]
         k = _count(self.k, d)
@@ -103,6 +107,10 @@ class Quantize:
     def __post_init__(self) -> None:
         if not isinstance(self.bits, int) or self.bits not in range(2, 17):
             raise InvalidInput(f"Quantize: bits={self.bits!r} is not usable; expected a whole number from 2 to 16.")
+
+    @property
+    def contracts(self) -> bool:
+        return self.bits > 2  # with two bits, an entry may be off by the largest one
 
     def compress(self, V: Rows, sources: Sequence[torch.Generator]) -> Rows:
         top = 2 ** (self.bits - 1) - 1

@@ -92,5 +92,5 @@ def test_what_cannot_work_is_refused():
     for step in (NGN(), DecSPS()):
         with pytest.raises(Refused, match="IAG"):
             Algorithm(step, gradient=IAG())
-    with pytest.raises(Refused, match="SCAFFOLD with client AdamW"):
+    with pytest.raises(Refused, match="Scaffold with client AdamW"):
         Algorithm(AdamW(), drift=Scaffold())

@@ -13,8 +13,9 @@ from fedstride.algorithm import Algorithm
 from fedstride.app.diagnose import limits
 from fedstride.app.diagnose.facts import Constant, constant_of
 from fedstride.app.report.read import Record
-from fedstride.client.step import CappedPolyak, Polyak, Step
-from fedstride.server import AdagradServer, AdamServer, Auto, FedExPM, Server, ServerMomentum, YogiServer
+from fedstride.client.step import Step
+from fedstride.core.capabilities import declared
+from fedstride.server import Server
 
 T = TypeVar("T")
 
@@ -194,7 +195,8 @@ class Evidence:
         """Polyak's step is zero for most clients in most of the last rounds, and not because the loss vanished."""
         step, steps = self.step, [row[2] for row in self.quartiles()] or self.late("client_step")
         losses = self.late("train_loss")
-        if not isinstance(step, Polyak | CappedPolyak | None) or len(steps) < limits.LATE or not losses:
+        polyak = step is None or declared(step, "least_loss") is not None
+        if not polyak or len(steps) < limits.LATE or not losses:
             return False
         longest = max(self.known("client_step"), default=0.0)
         if sum(s <= limits.CLAMPED * longest for s in steps) <= limits.MOSTLY * len(steps):
@@ -206,7 +208,7 @@ class Evidence:
     @property
     def least_loss(self) -> float:
         """The minimum that Polyak's step assumes."""
-        return self.step.f_star if isinstance(self.step, Polyak) else 0.0
+        return float(declared(self.step, "least_loss") or 0.0)
 
     @cached_property
     def broken(self) -> int | None:
@@ -255,9 +257,7 @@ class Evidence:
     @cached_property
     def turn(self) -> float | None:
         """Cosine of successive moves; None under a server with momentum, whose moves resemble each other anyway."""
-        adagrad = isinstance(self.server, AdagradServer) and self.server.beta > 0
-        momentum = adagrad or isinstance(self.server, ServerMomentum | AdamServer | YogiServer | FedExPM | Auto)
-        return None if momentum or len(self.late("turn")) < 3 else self.usual("turn")
+        return None if declared(self.server, "has_momentum") or len(self.late("turn")) < 3 else self.usual("turn")
 
     @cached_property
     def small(self) -> bool:

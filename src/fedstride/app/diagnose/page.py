@@ -16,9 +16,8 @@ from fedstride.app.report import charts, theme
 from fedstride.app.report.charts import Chart, line
 from fedstride.app.report.read import Series
 from fedstride.app.report.write import page_of, words_of
-from fedstride.client.step import Armijo, Polyak
+from fedstride.core.capabilities import setting
 from fedstride.core.files import replace_file
-from fedstride.server import FedExP
 
 NAME = "diagnosis.html"
 SHADE = "rgba(213,94,0,0.10)"  # vermilion; as faint on a dark page
@@ -100,13 +99,13 @@ def _loss(e: Evidence) -> list[dict[str, Any]]:
 
 
 def _cap(e: Evidence) -> list[dict[str, Any]]:
-    cap = e.step.lr_max if isinstance(e.step, Armijo | Polyak) else None
+    cap = setting(e.step, "capped_by")
     return [_rule(cap)] if cap is not None else []
 
 
 def _server(e: Evidence) -> list[dict[str, Any]]:
-    server, most = e.server, max(e.known("server_step"), default=0.0)
-    cap = [_rule(server.lr_max)] if isinstance(server, FedExP) and server.lr_max is not None else []
+    top, most = setting(e.server, "capped_by"), max(e.known("server_step"), default=0.0)
+    cap = [_rule(top)] if top is not None else []
     return cap + ([_band(limits.EXPLODES, most)] if most > limits.EXPLODES else [])
 
 

@@ -7,7 +7,7 @@ import math
 from fedstride.app.diagnose import limits
 from fedstride.app.diagnose.evidence import Evidence
 from fedstride.app.diagnose.finding import Finding, instead, number
-from fedstride.client.step import Armijo, DeltaSGD, Polyak
+from fedstride.core.capabilities import declared, setting
 
 
 def line_search(e: Evidence) -> list[Finding]:
@@ -17,19 +17,16 @@ def line_search(e: Evidence) -> list[Finding]:
 
 def held(e: Evidence) -> float | None:
     """The cap that half of the clients are at in most of the last rounds."""
-    cap, rows = (e.step.lr_max if isinstance(e.step, Armijo | Polyak) else None), e.quartiles()
+    cap, rows = setting(e.step, "capped_by"), e.quartiles()
     if cap is None or sum(row[2] >= limits.AT_CAP * cap for row in rows) <= limits.MOSTLY * len(rows):
         return None
-    return cap
+    return float(cap)
 
 
 def grows(e: Evidence) -> bool:
     """No client of Delta-SGD ever takes a shorter step than its growth alone allows."""
-    step, rows = e.step, e.quartiles()
-    if not isinstance(step, DeltaSGD) or not rows:
-        return False
-    first = step.lr0 * math.sqrt(1 + step.delta * step.theta0)
-    return all(row[0] >= 0.999 * first for row in rows)
+    first, rows = declared(e.step, "growth_bound"), e.quartiles()
+    return first is not None and bool(rows) and all(row[0] >= 0.999 * first for row in rows)
 
 
 def _clamped(e: Evidence) -> Finding | None:
@@ -44,7 +41,7 @@ def _clamped(e: Evidence) -> Finding | None:
         why = f"the mean loss is {number(now)}, so most clients are below {number(assumed)}, which the step assumes as minimum"
     says = f"At least half of the clients do not move in most of the last rounds: {why}."
     bound = math.floor(least - max(1.0, abs(least)))  # below what was seen, with room to fall
-    own = (instead(e, assumed, f_star=bound),) if isinstance(e.step, Polyak) else ()
+    own = (instead(e, assumed, f_star=bound),) if hasattr(e.step, "f_star") else ()
     advice = (
         "--algorithm fedsls or delta_sgd, which need no minimum of the loss",
         *own,
@@ -54,40 +51,43 @@ def _clamped(e: Evidence) -> Finding | None:
 
 
 def _cap(e: Evidence) -> Finding | None:
-    cap = held(e)
+    cap, name = held(e), declared(e.step, "capped_by")
     if cap is None:
         return None
     more = e.small or (e.state == "improving" and (e.turn or 0) > limits.AHEAD)
-    says = f"At least half of the clients step at their cap, lr_max = {number(cap)}, in most of the last rounds."
-    advice = (instead(e, cap, lr_max=cap * e.short_by), "--algorithm auto, which moves its cap")
+    says = f"At least half of the clients step at their cap, {name} = {number(cap)}, in most of the last rounds."
+    advice = (
+        instead(e, cap, **{name: cap * e.short_by}),
+        "--algorithm auto, which moves its cap",
+    )
     return Finding("step cap binds", "cause" if e.small else "watch" if more else "fine", says, advice if more else ())
 
 
 def _growth_bound(e: Evidence) -> Finding | None:
-    step = e.step
-    if not isinstance(step, DeltaSGD) or not grows(e):
+    name, start = declared(e.step, "grows_from"), setting(e.step, "grows_from")
+    if start is None or not grows(e):
         return None
     says = (
-        f"No client leaves Delta-SGD's growth bound: steps start at lr0 = {number(step.lr0)}, grow by a few percent each "
+        f"No client leaves {type(e.step).__name__}'s growth bound: steps start at {name} = {number(start)}, grow by a few percent each "
         f"and start again every round; the largest mean step is {number(max(row[4] for row in e.quartiles()))}."
     )
-    advice = (instead(e, step.lr0, lr0=step.lr0 * e.short_by), "--algorithm auto")
+    advice = (instead(e, start, **{name: start * e.short_by}), "--algorithm auto")
     return Finding("growth bound binds", "cause" if e.small else "watch", says, advice)
 
 
 def _no_cap(e: Evidence) -> Finding | None:
-    step = e.step
-    if not isinstance(step, Polyak) or step.lr_max is not None or not e.bad or e.small or e.clamped:
+    cap, least = declared(e.step, "capped_by"), declared(e.step, "least_loss")
+    if cap is None or least is None or setting(e.step, "capped_by") is not None or not e.bad or e.small or e.clamped:
         return None
     if e.loss is not None and e.loss.level < limits.LOW * e.start:
         return None
     rows = e.quartiles()
     top, less = max((row[4] for row in rows), default=math.inf), min((row[1] for row in rows), default=1.0)
     says = (
-        f"Polyak's step has no cap and takes the least loss to be {number(step.f_star)}, but the loss stays high; "
+        f"Polyak's step has no cap and takes the least loss to be {number(least)}, but the loss stays high; "
         f"steps reach {number(top)}."
     )
-    advice = (instead(e, step.lr_max, lr_max=min(1.0, less)), "--algorithm auto, which is Polyak's step under a cap")
+    advice = (instead(e, None, **{cap: min(1.0, less)}), "--algorithm auto, which is Polyak's step under a cap")
     return Finding("Polyak without a cap", "cause", says, advice)
 
 
@@ -108,13 +108,13 @@ def _failures(e: Evidence) -> Finding | None:
 
 def _trials(e: Evidence) -> Finding | None:
     trials, step = e.usual("trials"), e.step
-    if not trials or (step is not None and not isinstance(step, Armijo)):
+    if not trials or (step is not None and not declared(step, "searches")):
         return None
     says = f"A local step takes {number(trials)} line-search trials."
     if trials <= limits.TRIALS:
         return Finding("line search", "fine", says)
-    top, rows = (step.lr_max if step is not None else 0.0), e.quartiles()
+    name, top, rows = declared(step, "capped_by"), setting(step, "capped_by") or 0.0, e.quartiles()
     near = 2 * rows[-1][3] if rows else math.inf
-    start = (f"start nearer to the steps it finds: {instead(e, top, lr_max=near)}",) if near < top else ()
+    start = (f"start nearer to the steps it finds: {instead(e, top, **{name: near})}",) if near < top else ()
     advice = (*start, "coarser trials: backtrack=0.5", "--algorithm auto (one trial a round)")
     return Finding("line search costs", "watch", f"{says} Each is a forward pass.", advice)

@@ -7,7 +7,7 @@ from statistics import median
 from fedstride.app.diagnose import limits
 from fedstride.app.diagnose.evidence import Evidence
 from fedstride.app.diagnose.finding import Finding, instead, number, share
-from fedstride.server import Auto, FedExP, FedExPM, FedExProx
+from fedstride.core.capabilities import declared, setting
 
 
 def server_step(e: Evidence) -> Finding | None:
@@ -33,7 +33,7 @@ def server_step(e: Evidence) -> Finding | None:
     if top is not None:
         says = f"The server step is at its cap of {number(top)} in most of the last rounds."
         allowed = (e.diversity or 0) / 2
-        advice = (instead(e, top, server_lr_max=allowed),) if allowed > top else ()
+        advice = _limit(e, allowed) if allowed > top else ()
         return Finding("server step at its cap", "cause" if _enough(e) else "watch", says, advice)
     if hidden(e):
         return Finding("server step hidden by eps", "cause" if _enough(e) else "watch", *_hidden(e))
@@ -71,16 +71,21 @@ def held_back(e: Evidence) -> bool:
 
 def capped(e: Evidence) -> float | None:
     """The cap that the server step is at in most of the last rounds."""
-    top, usual = (e.server.lr_max if isinstance(e.server, FedExP) else None), e.usual("server_step")
-    return top if top is not None and usual is not None and usual >= limits.AT_CAP * top else None
+    top, usual = setting(e.server, "capped_by"), e.usual("server_step")
+    return float(top) if top is not None and usual is not None and usual >= limits.AT_CAP * top else None
 
 
 def hidden(e: Evidence) -> bool:
     """An eps that is larger than the updates keeps the server from extrapolating."""
-    update, diversity, usual = e.usual("update"), e.diversity, e.usual("server_step")
-    if not isinstance(e.server, FedExP | FedExPM) or not update or diversity is None or usual is None:
+    eps, update, diversity, usual = (
+        setting(e.server, "damped_by"),
+        e.usual("update"),
+        e.diversity,
+        e.usual("server_step"),
+    )
+    if eps is None or not update or diversity is None or usual is None:
         return False
-    return e.server.eps > update**2 and diversity / 2 > limits.HIDDEN * usual
+    return bool(eps > update**2) and diversity / 2 > limits.HIDDEN * usual
 
 
 def _enough(e: Evidence) -> bool:
@@ -89,14 +94,12 @@ def _enough(e: Evidence) -> bool:
 
 
 def _extrapolates(e: Evidence) -> bool:
-    if isinstance(e.server, FedExProx):
-        return e.server.alpha == "grads"
-    return isinstance(e.server, FedExP | FedExPM | Auto)
+    return bool(declared(e.server, "extrapolates"))
 
 
 def _momentum(e: Evidence) -> float:
     """Cosine of successive moves if the updates are independent."""
-    return e.server.beta if isinstance(e.server, Auto | FedExPM) else 0.0
+    return getattr(e.server, "beta", 0.0) if declared(e.server, "has_momentum") else 0.0
 
 
 def _by_momentum(e: Evidence) -> str:
@@ -105,35 +108,38 @@ def _by_momentum(e: Evidence) -> str:
 
 def _steadier(e: Evidence) -> tuple[str, ...]:
     """What keeps the server from extrapolating noise."""
-    limit = (instead(e, e.server.lr_max, server_lr_max=1.0),) if isinstance(e.server, FedExP) else ()
     return (
         "--algorithm fedavgm (fs.recipes.fedavgm), which averages moves and does not extrapolate",
         "more data per step: larger batches (training.batch_size) or more clients per round (training.cohort)",
-        *limit,
+        *_limit(e, 1.0),
         "a server step of 1: --algorithm fedsls",
     )
 
 
 def _hidden(e: Evidence) -> tuple[str, tuple[str, ...]]:
-    update, eps, diversity = e.usual("update") or 0.0, getattr(e.server, "eps", 0.0), e.diversity or 1.0
+    update, eps, diversity = e.usual("update") or 0.0, setting(e.server, "damped_by") or 0.0, e.diversity or 1.0
     says = (
         f"The server step stays at {number(e.usual('server_step') or 1)}: eps = {number(eps)} is {number(eps / update**2)} "
         f"times the squared mean update and hides a diversity of {number(diversity)}, which allows {number(diversity / 2)}."
     )
-    return says, (instead(e, eps, eps=update**2 / 100), "--algorithm auto, which needs no eps")
+    return says, (
+        instead(e, eps, **{declared(e.server, "damped_by"): update**2 / 100}),
+        "--algorithm auto, which needs no eps",
+    )
 
 
 def _bounded(e: Evidence) -> tuple[str, ...]:
     """What keeps the server step from exploding."""
-    if isinstance(e.server, Auto):
-        return ("--algorithm fedsls, whose server step is 1",)
-    eps: tuple[str, ...] = ()
-    limit: tuple[str, ...] = ()
-    if isinstance(e.server, FedExP | FedExPM) and (first := e.known("update")[:1]):
-        eps = (instead(e, e.server.eps, eps=first[0] ** 2 / 10),)
-    if isinstance(e.server, FedExP):
-        limit = (instead(e, e.server.lr_max, server_lr_max=2.0),)
-    return (*eps, *limit, "--algorithm fedavg, whose server step is 1")
+    name, eps, first = declared(e.server, "damped_by"), setting(e.server, "damped_by"), e.known("update")[:1]
+    more = (instead(e, eps, **{name: first[0] ** 2 / 10}),) if name is not None and first else ()
+    plain = "fedavg" if declared(e.step, "scaled_by") is not None else "fedsls"  # which has no rate to choose
+    return (*more, *_limit(e, 2.0), f"--algorithm {plain}, whose server step is 1")
+
+
+def _limit(e: Evidence, most: float) -> tuple[str, ...]:
+    """A cap on the server step, where the rule has one."""
+    name = declared(e.server, "capped_by")
+    return () if name is None else (instead(e, setting(e.server, "capped_by"), **{f"server_{name}": most}),)
 
 
 def compression(e: Evidence) -> Finding | None:

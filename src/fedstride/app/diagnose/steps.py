@@ -7,10 +7,7 @@ from fedstride.app.diagnose.evidence import Evidence
 from fedstride.app.diagnose.finding import AVERAGE, Finding, instead, number, share
 from fedstride.app.diagnose.rules import grows, held
 from fedstride.app.diagnose.server import explodes, held_back
-from fedstride.client.step import Armijo, Constant, DeltaSGD, Momentum, PerStep, Polyak
-from fedstride.server import AdagradServer, AdamServer, YogiServer
-
-FIXED = (Constant, Momentum, PerStep)
+from fedstride.core.capabilities import declared, setting
 
 
 def step_length(e: Evidence) -> Finding | None:
@@ -43,7 +40,11 @@ def noise(e: Evidence) -> Finding | None:
     turn = f", and successive moves have a cosine of {number(e.turn)}" if e.turn is not None else ""
     advice = (
         *(() if e.averaged else (AVERAGE,)),
-        *(("a rate that decays: schedule=fs.Stepwise() or fs.Exponential(0.99)",) if isinstance(e.step, FIXED) else ()),
+        *(
+            ("a rate that decays: schedule=fs.Stepwise() or fs.Exponential(0.99)",)
+            if hasattr(e.step, "schedule") and declared(e.step, "scaled_by")
+            else ()
+        ),
         "more clients per round (training.cohort) or larger batches (training.batch_size)",
     )
     if e.rough:
@@ -78,11 +79,11 @@ def _too_small(e: Evidence) -> str:
 
 
 def _shorter(e: Evidence) -> tuple[str, ...]:
-    own, step = _scaled(e, 0.1), e.step
-    if isinstance(step, Armijo | Polyak):
-        own = (instead(e, step.lr_max, lr_max=1.0 if step.lr_max is None else step.lr_max / 10),)
-    elif isinstance(step, DeltaSGD):
-        own = (instead(e, step.lr0, lr0=step.lr0 / 10),)
+    own = _scaled(e, 0.1)
+    for limit in ("capped_by", "grows_from"):
+        name, value = declared(e.step, limit), setting(e.step, limit)
+        if name is not None:
+            own = (instead(e, value, **{name: 1.0 if value is None else value / 10}),)
     swings = () if e.state == "diverged" or e.averaged else (AVERAGE,)
     fewer = "fewer local steps (training.local_steps), or clip: --set training.clip_norm=10"
     return (*own, "--algorithm auto, which finds its steps", *swings, fewer)
@@ -95,9 +96,9 @@ def _longer(e: Evidence) -> tuple[str, ...]:
 
 def _scaled(e: Evidence, times: float) -> tuple[str, ...]:
     """The rate that decides, so many times: an adaptive server's moves are as long as its own."""
-    if isinstance(e.server, AdagradServer | AdamServer | YogiServer):
-        return (instead(e, e.server.lr, server_lr=e.server.lr * times),)
-    return (instead(e, e.step.lr, lr=e.step.lr * times),) if isinstance(e.step, FIXED) else ()
+    part, at = (e.server, "server_") if declared(e.server, "scaled_by") is not None else (e.step, "")
+    name, rate = declared(part, "scaled_by"), setting(part, "scaled_by")
+    return (instead(e, rate, **{f"{at}{name}": rate * times}),) if name is not None else ()
 
 
 def _no_turn(e: Evidence) -> Finding:

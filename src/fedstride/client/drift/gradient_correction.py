@@ -18,6 +18,7 @@ class GradientCorrection:
 
     exchanges_gradients: ClassVar[bool] = True
     uploads: ClassVar[tuple[str, ...]] = ()
+    slot: ClassVar[str] = "drift"
 
     def memory(self, x: Vec) -> State:
         return {}

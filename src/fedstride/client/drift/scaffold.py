@@ -20,6 +20,8 @@ class Scaffold:
 
     exchanges_gradients: ClassVar[bool] = False
     uploads: ClassVar[tuple[str, ...]] = ("control",)
+    slot: ClassVar[str] = "drift"
+    needs_along_gradient: ClassVar[bool] = True
 
     def memory(self, x: Vec) -> State:
         return {"control": torch.zeros_like(x)}

@@ -27,10 +27,14 @@ class IAG:
     block: int = 1  # samples per component
     table_gib: float = 1.0  # most memory one client's table of gradients may take
     batches: ClassVar[bool] = False
+    slot: ClassVar[str] = "gradient"
+    by_components: ClassVar[bool] = True
+    exact_gradient: ClassVar[bool] = False
+    gives_loss: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.block, int) or self.block < 1:
-            raise InvalidInput(f"IAG: block={self.block!r} is not usable; expected a whole number of samples >= 1.")
+            raise InvalidInput(f"IAG: block={self.block!r} is invalid: expected a whole number of samples >= 1.")
         positive(self, table_gib=self.table_gib)
 
     def begin(self, site: Site, x: Vec, base: tuple[Col, Rows] | None) -> Callable[[int, int], Oracle]:

@@ -16,6 +16,8 @@ class Minibatch:
     """g_B on a fresh batch each step."""
 
     batches: ClassVar[bool] = True
+    slot: ClassVar[str] = "gradient"
+    plain_batches: ClassVar[bool] = True
 
     def begin(self, site: Site, x: Vec, base: tuple[Col, Rows] | None) -> Callable[[int, int], Oracle]:
         return site.batch

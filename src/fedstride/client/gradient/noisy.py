@@ -22,6 +22,8 @@ class Noisy:
 
     sigma: float = 0.1
     batches: ClassVar[bool] = False
+    slot: ClassVar[str] = "gradient"
+    exact_gradient: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         not_negative(self, sigma=self.sigma)

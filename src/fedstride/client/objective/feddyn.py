@@ -7,6 +7,7 @@ Deviations: none. The other half is server/feddyn.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -20,6 +21,9 @@ class FedDynObjective:
     """f_i(y) - <lambda_i, y> + alpha/2 |y - x|^2; then lambda_i -= alpha (y_K - x)."""
 
     alpha: float = 0.1
+    slot: ClassVar[str] = "objective"
+    corrects_drift: ClassVar[bool] = True
+    half_of: ClassVar[str] = "FedDyn"
 
     def __post_init__(self) -> None:
         positive(self, alpha=self.alpha)

@@ -7,6 +7,7 @@ Deviations: none. The other half is server/fedsplit.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedstride.client.objective.terms import Terms
 from fedstride.core.errors import positive
@@ -18,6 +19,10 @@ class FedSplitProx:
     """u = 2x - z_i; steps on f_i(y) + |y - u|^2 / (2s) that start at u; then z_i += 2 (y - x)."""
 
     s: float = 0.1
+    slot: ClassVar[str] = "objective"
+    starts_elsewhere: ClassVar[bool] = True
+    needs_everyone: ClassVar[bool] = True
+    half_of: ClassVar[str] = "FedSplit"
 
     def __post_init__(self) -> None:
         positive(self, s=self.s)

@@ -7,6 +7,7 @@ Deviations: the two reference models see the batch in evaluation mode, so that t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +25,8 @@ class Moon:
 
     mu: float = 1.0
     temperature: float = 0.5
+    slot: ClassVar[str] = "objective"
+    needs_features: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         not_negative(self, mu=self.mu)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedstride.client.objective.terms import Terms
 from fedstride.core.rows import Rows, State, Vec
@@ -11,6 +12,8 @@ from fedstride.core.rows import Rows, State, Vec
 @dataclass(frozen=True)
 class Plain:
     """f_i(y)."""
+
+    slot: ClassVar[str] = "objective"
 
     def memory(self, x: Vec) -> State:
         return {}

@@ -8,6 +8,7 @@ Deviations: the proximal point is approached by the client's step rule, as in 00
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedstride.client.objective.terms import Terms
 from fedstride.core.errors import not_negative
@@ -19,9 +20,14 @@ class Proximal:
     """f_i(y) + mu/2 |y - x|^2."""
 
     mu: float = 0.01
+    slot: ClassVar[str] = "objective"
 
     def __post_init__(self) -> None:
         not_negative(self, mu=self.mu)
+
+    @property
+    def prox(self) -> float:
+        return self.mu
 
     def memory(self, x: Vec) -> State:
         return {}

@@ -7,6 +7,7 @@ Deviations: none.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedstride.client.context import Plan
 from fedstride.client.step.adaptive import Adam
@@ -25,6 +26,8 @@ class AdamW:
     eps: float = 1e-8
     weight_decay: float = 1e-2
     schedule: Schedule | None = None
+    slot: ClassVar[str] = "step"
+    along_gradient: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         positive(self, lr=self.lr, eps=self.eps)

@@ -7,6 +7,7 @@ Deviations: none.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -25,6 +26,8 @@ class Adam:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     schedule: Schedule | None = None
+    slot: ClassVar[str] = "step"
+    along_gradient: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         positive(self, lr=self.lr, eps=self.eps)
@@ -50,6 +53,8 @@ class Adagrad:
     lr: float = 1e-2
     eps: float = 1e-10
     schedule: Schedule | None = None
+    slot: ClassVar[str] = "step"
+    along_gradient: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         positive(self, lr=self.lr)

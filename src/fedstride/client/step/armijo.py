@@ -7,6 +7,7 @@ Deviations: the step never exceeds lr_max; after 100 trials the step 1e-6 is tak
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -34,6 +35,11 @@ class Armijo:
     backtrack: float = 0.9
     reset: str = "grow"
     growth: float = 2.0
+    slot: ClassVar[str] = "step"
+    needs_loss: ClassVar[bool] = True
+    searches: ClassVar[bool] = True
+    rotation_invariant: ClassVar[bool] = True
+    capped_by: ClassVar[str] = "lr_max"
 
     def __post_init__(self) -> None:
         positive(self, lr_max=self.lr_max)

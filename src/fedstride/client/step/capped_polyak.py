@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -35,6 +36,11 @@ class CappedPolyak:
     """
 
     cap: float = 0.06
+    slot: ClassVar[str] = "step"
+    needs_loss: ClassVar[bool] = True
+    scales_tensors: ClassVar[bool] = True
+    along_gradient: ClassVar[bool] = False
+    least_loss: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
         positive(self, cap=self.cap)

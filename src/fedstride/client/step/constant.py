@@ -8,6 +8,7 @@ Deviations: none.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -30,6 +31,10 @@ class Constant:
 
     lr: float = 0.1
     schedule: Schedule | None = None
+    slot: ClassVar[str] = "step"
+    rotation_invariant: ClassVar[bool] = True
+    fixed_step: ClassVar[bool] = True
+    scaled_by: ClassVar[str] = "lr"
 
     def __post_init__(self) -> None:
         positive(self, lr=self.lr)
@@ -50,6 +55,10 @@ class PerStep:
 
     lr: float = 0.1
     schedule: Schedule | None = None
+    slot: ClassVar[str] = "step"
+    rotation_invariant: ClassVar[bool] = True
+    fixed_step: ClassVar[bool] = True
+    scaled_by: ClassVar[str] = "lr"
 
     def __post_init__(self) -> None:
         positive(self, lr=self.lr)

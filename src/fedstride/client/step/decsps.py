@@ -9,6 +9,7 @@ The step is never negative. Under a drift correction or clipping it comes from t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -25,6 +26,8 @@ class DecSPS:
     c0: float = 1.0
     lr_max: float = 10.0  # eta_(-1), with c_(-1) = c0
     f_star: float = 0.0  # a lower bound of the loss
+    slot: ClassVar[str] = "step"
+    needs_loss: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         positive(self, c0=self.c0, lr_max=self.lr_max)

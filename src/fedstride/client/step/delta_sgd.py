@@ -8,7 +8,9 @@ not change, the quotient says nothing and does not bound the step.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -27,10 +29,21 @@ class DeltaSGD:
     gamma: float = 2.0
     delta: float = 0.1
     reuse_gradient: bool = False  # True: the gradient of the step before, on its own batch; one gradient a step
+    slot: ClassVar[str] = "step"
+    rotation_invariant: ClassVar[bool] = True
+    grows_from: ClassVar[str] = "lr0"
 
     def __post_init__(self) -> None:
         positive(self, lr0=self.lr0, gamma=self.gamma)
         not_negative(self, theta0=self.theta0, delta=self.delta)
+
+    @property
+    def needs_loss(self) -> bool:
+        return not self.reuse_gradient
+
+    @property
+    def growth_bound(self) -> float:
+        return self.lr0 * math.sqrt(1 + self.delta * self.theta0)
 
     def init(self, x: Vec, plan: Plan) -> State:
         return {

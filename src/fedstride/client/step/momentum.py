@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -20,10 +21,18 @@ class Momentum:
     lr: float = 0.1
     beta: float = 0.9
     schedule: Schedule | None = None
+    slot: ClassVar[str] = "step"
+    rotation_invariant: ClassVar[bool] = True
+    along_gradient: ClassVar[bool] = False
+    scaled_by: ClassVar[str] = "lr"
 
     def __post_init__(self) -> None:
         positive(self, lr=self.lr)
         decay(self, beta=self.beta)
+
+    @property
+    def effective_steps_with_prox(self) -> bool:
+        return not self.beta
 
     def init(self, x: Vec, plan: Plan) -> State:
         eta = torch.full_like(plan.size, rate(self.lr, self.schedule, plan.round, plan.rounds))

@@ -8,6 +8,7 @@ clipping the step comes from the plain loss and gradient.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -22,6 +23,8 @@ class NGN:
     """eta = sigma / (1 + sigma |g|^2 / (2 f_B)); y -= eta g."""
 
     sigma: float = 1.0  # the largest step
+    slot: ClassVar[str] = "step"
+    needs_loss: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         positive(self, sigma=self.sigma)

@@ -8,6 +8,7 @@ or clipping the step comes from the plain loss and gradient and moves along what
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -25,11 +26,19 @@ class Polyak:
     lr_max: float | None = None
     f_star: float = 0.0
     growth: float | None = None
+    slot: ClassVar[str] = "step"
+    needs_loss: ClassVar[bool] = True
+    rotation_invariant: ClassVar[bool] = True
+    capped_by: ClassVar[str] = "lr_max"
 
     def __post_init__(self) -> None:
         positive(self, c=self.c, lr_max=self.lr_max)
         at_least_one(self, growth=self.growth)
         finite(self, f_star=self.f_star)
+
+    @property
+    def least_loss(self) -> float:
+        return self.f_star
 
     def init(self, x: Vec, plan: Plan) -> State:
         one = torch.ones_like(plan.size)

@@ -37,7 +37,7 @@ class Stepwise:
     def __post_init__(self) -> None:
         positive(self, factor=self.factor)
         if not isinstance(self.at, tuple | list) or not all(isinstance(a, int | float) and 0 < a < 1 for a in self.at):
-            raise InvalidInput(f"Stepwise: at={self.at!r} is not usable; expected fractions between 0 and 1.")
+            raise InvalidInput(f"Stepwise: at={self.at!r} is invalid: expected fractions between 0 and 1.")
 
     def __call__(self, round: int, rounds: int) -> float:
         return self.factor ** sum(round >= a * rounds for a in self.at)
@@ -48,7 +48,5 @@ def rate(lr: float, schedule: Schedule | None, round: int, rounds: int) -> float
         return lr
     factor = schedule(round, rounds) if callable(schedule) else None
     if not isinstance(factor, int | float):
-        raise InvalidInput(
-            f"schedule={schedule!r} is not usable; expected a function (round, rounds) -> factor, or None."
-        )
+        raise InvalidInput(f"schedule={schedule!r} is invalid: expected a function (round, rounds) -> factor, or None.")
     return lr * factor

@@ -20,7 +20,6 @@ from fedstride.algorithm import Algorithm
 from fedstride.algorithm.sampling import sampler
 from fedstride.client.exchange import MOMENTS, Upload, exchanges
 from fedstride.client.local import Options
-from fedstride.client.objective import Moon
 from fedstride.core import losses
 from fedstride.core.errors import FedstrideError, InvalidInput, Refused
 from fedstride.data.federation import Federation, Found
@@ -121,7 +120,7 @@ class Station:
             moving=found.moving,
             buffers=given.get("buffers", "average"),
             random=found.random,
-            contrast=isinstance(a.objective, Moon),
+            contrast=a.needs_features,
             full=a.exchanges_gradients or not a.gradient.batches,
             mixed=self.mixed,
             normalise=self.normalise,

@@ -1,0 +1,63 @@
+"""The scales of the input features: a warning if they are far apart."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedstride.data.federation import Federation, Lazy, TensorClient
+
+FAR = 100  # how far the scales of features may differ, and a mean exceed its deviation
+LEAST = 8  # samples, below which scales say nothing
+LOOK = 500  # samples of a client, at most, whose scales are looked at ...
+CLIENTS = 8  # ... so many clients ...
+NUMBERS = 2**21  # ... and numbers of all of them together
+
+
+def look_at_scales(clients: Federation | Lazy, largest: Tensor | None, private: bool) -> tuple[str, list[list[Any]]]:
+    """Look for columns whose scales differ so much that no step size suits all of them.
+
+    A column's scale is the root mean square of its entries that are not zero: sparse and one-hot columns have the scale of
+    dense ones. Constant columns do not count; those that are mostly zero, or rarely differ from their median as the pixels at
+    the border of an image, count only if they are large.
+
+    largest: inputs of the largest client; private: normalise=True would be refused.
+    Returns (a warning, "" if there is no need for one; [name or index, scale] of the smallest and the largest column, if
+    their scales are far apart).
+    """
+    if largest is None or largest.dim() != 2 or not largest.is_floating_point():
+        return "", []
+    few = max(1, min(LOOK, NUMBERS // ((CLIENTS + 1) * max(1, largest.shape[1]))))
+    others = clients[:CLIENTS] if isinstance(clients, Federation) else []
+    parts = [largest, *(c.inputs for c in others if isinstance(c, TensorClient))]
+    X = torch.cat([part[:few].detach().cpu().double() for part in parts])
+    there, often = (X != 0).sum(0), 4 * (X.median(0).values != X).sum(0) >= len(X)
+    mean, deviation = X.mean(0), X.std(0, correction=0)
+    varies = deviation > 4 * torch.finfo(largest.dtype).eps * mean.abs()
+    if len(X) < LEAST or not bool(varies.any()):
+        return "", []
+    scale = (X.square().sum(0) / there.clamp(min=1)).sqrt()
+    dense = varies & often & (2 * there >= len(X))
+    ratio = float(scale[varies].max() / scale[dense].min()) if bool(dense.any()) else 1.0
+    offset = torch.where(varies & often, mean.abs() / deviation, 0.0)
+    if ratio <= FAR and float(offset.max()) <= FAR:
+        return "", []
+    apart = (scale / scale[varies].median()).log().abs() if ratio > FAR else torch.zeros_like(scale)
+    off = torch.where(offset > FAR, offset, 1.0).log()
+    worst = torch.where(varies, torch.maximum(apart, off), -1.0).argsort(descending=True)[: min(3, int(varies.sum()))]
+    columns = getattr(clients, "columns", ())
+    named = [repr(columns[i]) if len(columns) == len(mean) else f"feature {i}" for i in worst.tolist()]
+    shown = [f"{n} is {mean[i]:.3g} +- {deviation[i]:.3g}" for n, i in zip(named, worst.tolist(), strict=True)]
+    fix = "Scale each column by a known constant" if private else "Use normalise=True, or scale the columns yourself"
+    warning = (
+        f"clients: the scales of the input features are far apart ({', '.join(shown)}), so that no step size suits all of "
+        f"them. {fix}."
+    )
+    if ratio <= FAR:
+        return warning, []
+    small = int(torch.where(dense, scale, math.inf).argmin())
+    large = int(torch.where(varies, scale, 0.0).argmax())
+    return warning, [[str(columns[i]) if len(columns) == len(mean) else i, float(scale[i])] for i in (small, large)]
