@@ -173,7 +173,7 @@ INVALID = {
         "loss: its value has no gradient",
     ),
     "loss fails": ({"loss": lambda o, t: o @ t}, "loss: it fails"),
-    "loss is nothing": ({"loss": None}, "loss=None is not usable"),
+    "loss is nothing": ({"loss": None}, "loss=None is invalid"),
     "loss unknown": ({"loss": "cross_entropi"}, "loss='cross_entropi' is unknown; did you mean 'cross_entropy'"),
     # rounds
     "rounds 0": ({"rounds": 0}, "rounds=0"),

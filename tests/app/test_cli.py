@@ -155,7 +155,7 @@ def test_an_algorithm_that_breaks_a_law_is_exit_code_1(mine):
         ("mine", "expected module:function"),
         ("nowhere:f", "cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
         ("mine:nothing", "cannot be imported: AttributeError"),
-        ("mine:NUMBER", "is no function but 3"),
+        ("mine:NUMBER", "is 3, not a function"),
         ("mine:needs", "fails when called: TypeError"),
         ("mine:none", "returns None; expected an fs.Algorithm"),
         ("mine:refused", "server_lr=2.0 is above 1"),

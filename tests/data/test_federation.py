@@ -156,12 +156,12 @@ def test_sizes_may_be_an_array(sizes):
 
 @pytest.mark.parametrize("sizes", [[], None, 4, [6, 9, 5.0, 8], [6, 0, 5, 8], [6, -1, 5, 8], "6958"])
 def test_impossible_sizes_are_refused(sizes):
-    with pytest.raises(fs.InvalidInput, match=r"sizes(\[1\])?=.* is not usable"):
+    with pytest.raises(fs.InvalidInput, match=r"sizes(\[1\])?=.* is invalid"):
         fs.data.Lazy(sizes, PAIRS.__getitem__)
 
 
 def test_what_cannot_load_is_refused():
-    with pytest.raises(fs.InvalidInput, match=r"load=\[\] is not usable"):
+    with pytest.raises(fs.InvalidInput, match=r"load=\[\] is invalid"):
         fs.data.Lazy([6, 9], [])
 
 

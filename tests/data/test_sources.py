@@ -217,7 +217,7 @@ def test_data_info_and_get_of_an_embedded_set():
     assert facts["test"]["labels"] == [36, 36, 35, 37, 36, 37, 36, 36, 35, 36]
     assert (facts["classes"], facts["clients"], facts["input"]) == (10, None, [1, 8, 8])
     assert "1,437" in call("info", "digits").output
-    assert "nothing to get" in call("get", "digits").output
+    assert "nothing to download" in call("get", "digits").output
 
 
 def test_data_info_of_a_file_with_clients(tmp_path):

@@ -94,7 +94,7 @@ def finite(part: object, **values: float | None) -> None:
 def betas(part: object, values: tuple[float, float]) -> None:
     """Refuse what is no pair of decay factors."""
     if not isinstance(values, tuple | list) or len(values) != 2:
-        raise InvalidInput(f"{_owner(part)}: betas={values!r} is not usable; expected two numbers in [0, 1).")
+        raise InvalidInput(f"{_owner(part)}: betas={values!r} is invalid: expected two numbers in [0, 1).")
     decay(f"{_owner(part)}.betas", first=values[0], second=values[1])
 
 
@@ -117,4 +117,4 @@ def _each(part: object, values: dict[str, float | None], ok, expected: str) -> N
         if value is None and getattr(type(part), name, "no default") is None:
             continue
         if isinstance(value, bool) or not isinstance(value, numbers.Real) or not ok(value):
-            raise InvalidInput(f"{_owner(part)}: {name}={value!r} is not usable; expected {expected}.")
+            raise InvalidInput(f"{_owner(part)}: {name}={value!r} is invalid: expected {expected}.")

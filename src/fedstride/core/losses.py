@@ -60,7 +60,7 @@ def resolve(loss: str | Loss) -> Loss:
             )
         return LOSSES[loss]
     if not callable(loss):
-        raise InvalidInput(f"loss={loss!r} is not usable; expected a function (output, target) -> scalar, or a name.")
+        raise InvalidInput(f"loss={loss!r} is invalid: expected a function (output, target) -> scalar, or a name.")
     return loss
 
 

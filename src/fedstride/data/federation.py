@@ -135,7 +135,7 @@ class Lazy(Sequence[Client]):
     def __init__(self, sizes: Sequence[int], load: Callable[[int], Any], checks: Sequence[Check] = ()) -> None:
         if not callable(load):
             raise InvalidInput(
-                f"load={load!r} is not usable; expected a function: number of a client -> (inputs, targets)."
+                f"load={load!r} is invalid: expected a function: number of a client -> (inputs, targets)."
             )
         self.sizes, self.load, self.checks = _sizes(sizes), load, tuple(checks)
 
@@ -273,7 +273,7 @@ def _sizes(given: Any) -> list[int]:
         sizes = []
     if not sizes or min(sizes) < 1:
         found = f"sizes[{sizes.index(min(sizes))}]={min(sizes)}" if sizes else f"sizes={given!r}"
-        raise InvalidInput(f"{found} is not usable; expected the number of samples, at least one, of every client.")
+        raise InvalidInput(f"{found} is invalid: expected the number of samples, at least one, of every client.")
     return sizes
 
 

@@ -35,7 +35,7 @@ def own(what: str, path: str | Path) -> Path:
         found.exists()
     except (OSError, RuntimeError, ValueError, TypeError) as error:  # too long, the home of nobody, no text
         why = getattr(error, "strerror", None) or error
-        raise InvalidInput(f"{what}: {str(path)[:80]!r} is not usable ({why}); expected a file or a folder.") from error
+        raise InvalidInput(f"{what}: {str(path)[:80]!r} is invalid ({why}); expected a file or a folder.") from error
     return found
 
 
@@ -165,7 +165,7 @@ def _columns(
     path: Path, frame: pd.DataFrame, label: str, client: str | None, features: Sequence[str] | None
 ) -> tuple[Array, Array]:
     if isinstance(features, str) or not isinstance(features, Iterable | None):
-        raise InvalidInput(f"{path}: features={features!r} is not usable; expected a list of columns.")
+        raise InvalidInput(f"{path}: features={features!r} is invalid: expected a list of columns.")
     chosen = _features(frame, label, client) if features is None else list(features)
     person = [] if client is None else [("client", client)]
     for option, column in (("label", label), *person, *(("features", f) for f in chosen)):
@@ -234,7 +234,7 @@ def _split(path: Path, X: Array, y: Array, groups: Array | None, share: float, s
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
         raise InvalidInput(f"{path}: test={share!r}; expected a file, or a share strictly between 0 and 1.")
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
-        raise InvalidInput(f"{path}: seed={seed!r} is not usable; expected a whole number from 0 to {2**32 - 1}.")
+        raise InvalidInput(f"{path}: seed={seed!r} is invalid: expected a whole number from 0 to {2**32 - 1}.")
     if len(y) < 2:
         raise InvalidInput(f"{path}: one sample cannot be split into training and test.")
     held = max(1, round(share * len(y)))
@@ -254,7 +254,7 @@ def _table(
     for part, values, labels in (("training", X, y), ("test", Z, z)):
         if values.ndim < 2 or labels.ndim != 1 or labels.dtype.kind not in "iufbU":
             raise InvalidInput(
-                f"{path}: {part} inputs {values.shape} and labels {labels.shape} of type {labels.dtype} are not usable; "
+                f"{path}: {part} inputs {values.shape} and labels {labels.shape} of type {labels.dtype} are invalid: "
                 "expected numbers for each sample, and one number or word as its label."
             )
         if not np.isfinite(values).all():

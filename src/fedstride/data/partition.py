@@ -188,7 +188,7 @@ def _random(scheme: str, labels: Tensor, clients: int, seed: int) -> np.random.G
             f"{scheme}: clients={clients!r} is not possible; expected a whole number from 1 to {len(labels)}, the samples."
         )
     if not _whole(seed) or seed < 0:
-        raise InvalidInput(f"{scheme}: seed={seed!r} is not usable; expected a whole number >= 0.")
+        raise InvalidInput(f"{scheme}: seed={seed!r} is invalid: expected a whole number >= 0.")
     return np.random.default_rng(seed)
 
 

@@ -37,7 +37,7 @@ def build(name: str, /, shape: Sequence[int], classes: int, **options: Any) -> N
             hint = nearest(option, known) if known else "it has no options."
             raise InvalidInput(f"{name}: option {option!r} is unknown; {hint}")
     if isinstance(classes, bool) or not isinstance(classes, int) or classes < 1:
-        raise InvalidInput(f"{name}: classes={classes!r} is not usable; expected a whole number >= 1 (regression: 1).")
+        raise InvalidInput(f"{name}: classes={classes!r} is invalid: expected a whole number >= 1 (regression: 1).")
     try:
         return kind(tuple(shape), classes, **options)
     except InvalidInput:

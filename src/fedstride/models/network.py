@@ -29,7 +29,7 @@ def images(model: str, shape: Shape, least: int) -> Shape:
     """(channels, height, width), or an error that names the model."""
     if len(shape) != 3 or min(shape[1:]) < least:
         raise InvalidInput(
-            f"{model}: samples of shape {tuple(shape)} are not usable; expected (channels, height, width) with at least "
+            f"{model}: samples of shape {tuple(shape)} are invalid: expected (channels, height, width) with at least "
             f"{least} x {least} pixels. Use 'softmax' or 'mlp' for other data."
         )
     return tuple(shape)

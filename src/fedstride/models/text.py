@@ -28,7 +28,7 @@ class CharMLP(Network):
     def __init__(self, shape: Shape, classes: int, context: int = 12, embedding: int = 8, hidden: int = 128) -> None:
         if not 1 <= context <= shape[0]:
             raise InvalidInput(
-                f"char_mlp: context={context!r} is not usable; expected 1 to {shape[0]}, the window's length."
+                f"char_mlp: context={context!r} is invalid: expected 1 to {shape[0]}, the window's length."
             )
         body = nn.Sequential(
             *(_Last(context), nn.Embedding(classes, embedding), nn.Flatten()),

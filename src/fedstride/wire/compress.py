@@ -41,7 +41,7 @@ def _check_k(part: object, k: int | float) -> None:
     whole = isinstance(k, int) and not isinstance(k, bool) and k >= 1
     if not (whole or (isinstance(k, float) and 0 < k <= 1)):
         raise InvalidInput(
-            f"{type(part).__name__}: k={k!r} is not usable; expected a whole number of entries >= 1, or a fraction in (0, 1]."
+            f"{type(part).__name__}: k={k!r} is invalid: expected a whole number of entries >= 1, or a fraction in (0, 1]."
         )
 
 
@@ -102,7 +102,7 @@ class Quantize:
 
     def __post_init__(self) -> None:
         if not isinstance(self.bits, int) or self.bits not in range(2, 17):
-            raise InvalidInput(f"Quantize: bits={self.bits!r} is not usable; expected a whole number from 2 to 16.")
+            raise InvalidInput(f"Quantize: bits={self.bits!r} is invalid: expected a whole number from 2 to 16.")
 
     def compress(self, V: Rows, sources: Sequence[torch.Generator]) -> Rows:
         top = 2 ** (self.bits - 1) - 1

@@ -47,7 +47,7 @@ class TrimmedMean:
 
     def __post_init__(self) -> None:
         if isinstance(self.share, bool) or not isinstance(self.share, int | float) or not 0 < self.share < 0.5:
-            raise InvalidInput(f"TrimmedMean: share={self.share!r} is not usable; expected a number between 0 and 0.5.")
+            raise InvalidInput(f"TrimmedMean: share={self.share!r} is invalid: expected a number between 0 and 0.5.")
 
     def start(self) -> Aggregator:
         return _Rows(self)

@@ -43,7 +43,7 @@ class Secure:
         positive(self, bound=self.bound)
         _has_square("bound", self.bound)
         if not isinstance(self.bounds, Mapping):
-            raise InvalidInput(f"Secure: bounds={self.bounds!r} is not usable; expected names and numbers in a dict.")
+            raise InvalidInput(f"Secure: bounds={self.bounds!r} is invalid: expected names and numbers in a dict.")
         positive("Secure.bounds", **self.bounds)
         _has_square("inputs", self.inputs)
         for name in TOGETHER:
@@ -125,7 +125,7 @@ class Layout:
         """A client's vector, float64; its weight in units of the largest. All zero if there is anything that is not finite."""
         found = {name: v.numel() for name, v in fields.items()}
         if found != {name: n for name, n in self.numbers.items() if name not in MEANS}:
-            raise InvalidInput(f"secure sum: the fields {found!r} are not usable; expected {self.numbers!r}.")
+            raise InvalidInput(f"secure sum: the fields {found!r} are invalid: expected {self.numbers!r}.")
         values = {name: v.detach().double().cpu() for name, v in fields.items()}
         if not metrics.get("finite", True) or not all(bool(torch.isfinite(v).all()) for v in values.values()):
             return torch.zeros(self.size, dtype=torch.float64)

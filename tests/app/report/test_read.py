@@ -21,13 +21,13 @@ ROW = {"round": 1, "train_loss": 1.0, "bytes_up": 10, "bytes_down": 30, "gradien
         ({"history.jsonl": ""}, "history in .* is empty"),
         ({"history.jsonl": json.dumps(ROW) + '\n{"round": 2, "tra'}, "line 2, is no JSON"),
         ({"history.jsonl": "[1, 2]\n"}, "line 1, holds a list"),
-        ({"history.jsonl": json.dumps(ROW), "config.toml": "a = "}, "config.toml is no TOML"),
+        ({"history.jsonl": json.dumps(ROW), "config.toml": "a = "}, "config.toml is not valid TOML"),
         ({"history.jsonl": json.dumps(ROW), "environment.json": "{"}, "environment.json is no JSON"),
         ({"history.jsonl": json.dumps(ROW), "clients.json": "[]"}, "holds a list"),
-        ({"history.jsonl": json.dumps(ROW), "clients.json": '{"loss": [1.0]}'}, "'sizes' is not usable"),
+        ({"history.jsonl": json.dumps(ROW), "clients.json": '{"loss": [1.0]}'}, "'sizes' is invalid"),
         (
             {"history.jsonl": json.dumps(ROW), "clients.json": '{"sizes": [3, 4], "loss": [1.0]}'},
-            "'loss' is not usable",
+            "'loss' is invalid",
         ),
         ({"history.jsonl": json.dumps(ROW), "clients.json": '{"sizes": [3], "accuracy": ["x"]}'}, "'accuracy' is not"),
         (
