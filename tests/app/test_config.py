@@ -53,7 +53,7 @@ def test_values_are_read_as_toml_else_as_text():
         ("data.partition=dirichelt", "data.partition='dirichelt'"),
         ("data=3", "data=3"),
         ("algorithm.name=fedagv", "did you mean 'fedavg'"),
-        ("algorithm.lr=0.1", "unknown to auto"),
+        ("algorithm.lr=0.1", "is not an argument of auto"),
     ],
 )
 def test_mistakes_are_named(text, message):

@@ -104,7 +104,7 @@ def test_json_is_one_line_per_round(tmp_path):
 
 def test_print_config_shows_every_value_with_its_meaning():
     result = command("run", "--print-config")
-    assert result.exit_code == 0 and "rounds = 3" in result.stdout and "# of the partition" in result.stdout
+    assert result.exit_code == 0 and "rounds = 3" in result.stdout and "# seed of the partition" in result.stdout
 
 
 def test_compare_runs_all_on_the_same_data_and_says_what_they_cost(tmp_path):
