@@ -80,8 +80,8 @@ BAD = {
     "None": (None, "clients: got NoneType"),
     "numpy pairs": ([(X.numpy(), y.numpy())], r"clients\[0\]: got tuple.*torch.as_tensor"),
     "not a pair": ([(X, y), (X, y, y)], r"clients\[1\]: got tuple"),
-    "empty client": ([(X, y), (X[:0], y[:0])], r"clients\[1\]: it has no samples"),
-    "empty data set": ([(X, y), TensorDataset(X[:0], y[:0])], r"clients\[1\]: it has no samples"),
+    "empty client": ([(X, y), (X[:0], y[:0])], r"clients\[1\]: no samples"),
+    "empty data set": ([(X, y), TensorDataset(X[:0], y[:0])], r"clients\[1\]: no samples"),
     "lengths": ([(X, y), (X, y[:-1])], r"clients\[1\].*do not match"),
     "scalars": ([(torch.tensor(1.0), torch.tensor(1))], r"clients\[0\].*do not match"),
     "stream": ([Stream()], r"clients\[0\]: an IterableDataset has no length"),
@@ -178,7 +178,7 @@ def test_bad_data_is_refused_as_it_is_loaded(case):
 
 def test_what_is_loaded_must_have_the_size_that_was_promised():
     federation, _ = loaded(sizes=(6, 9, 4, 8))
-    with pytest.raises(fs.InvalidInput, match=r"clients\[2\]: load gave 5 samples; expected 4, as in sizes\[2\]"):
+    with pytest.raises(fs.InvalidInput, match=r"clients\[2\]: load returned 5 samples; expected 4, as in sizes\[2\]"):
         federation[2]
 
 

@@ -151,7 +151,7 @@ def test_writers_in_another_order_than_mnist_are_refused(tmp_path, monkeypatch):
             made = sources._mnist_writers(tmp_path, lambda what: None)
             assert made["groups"].tolist() == [1, 0, 1]
         else:
-            with pytest.raises(fs.InvalidInput, match="not in the order of MNIST"):
+            with pytest.raises(fs.InvalidInput, match="does not match the order of MNIST"):
                 sources._mnist_writers(tmp_path, lambda what: None)
 
 
@@ -173,7 +173,7 @@ def test_cifar_pictures_have_their_channels_first(tmp_path, monkeypatch):
 def test_unknown_names_and_options():
     with pytest.raises(fs.InvalidInput, match="did you mean 'mnist'"):
         fs.data.get("mnits")
-    with pytest.raises(fs.InvalidInput, match="digits: there is no option 'standardize'; it has none"):
+    with pytest.raises(fs.InvalidInput, match="digits: unknown option 'standardize'; it has no options"):
         fs.data.load("digits", standardize=True)
     with pytest.raises(fs.InvalidInput, match="breast_cancer: there is no option 'standardise'; did you mean"):
         fs.data.load("breast_cancer", standardise=True)
