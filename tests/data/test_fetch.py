@@ -102,7 +102,12 @@ def test_through_the_client(home):
     )
     said = []
     assert fs.data.get("tiny", tell=said.append) == cache.path("tiny")
-    assert said == [f"looking in {home / 'cache'}", "downloading tiny-data-1.0.0.tgz", "unpacking and checking", "writing"]
+    assert said == [
+        f"looking in {home / 'cache'}",
+        "downloading tiny-data-1.0.0.tgz",
+        "unpacking and checking",
+        "writing",
+    ]
     assert is_tiny(fs.data.load("tiny"))
     (home / "bin" / "npm").unlink()
     assert fs.data.get("tiny") == cache.path("tiny")  # there: no client is asked

@@ -153,7 +153,11 @@ BAD_FILES = {
     "too few features": (("a", SVM), {"features": 2}, "not a readable LIBSVM file"),
     "too large when dense": (("a", "1 2000000000:1\n" * 9), {}, "GiB as a dense table"),
     "fractional classes": (("a", "0.5 1:1\n1 1:2\n"), {}, "0.5 are not classes; use regression=True"),
-    "test label unseen": (("a", SVM), {"test": ("t", "7 1:1\n")}, "test label 7.0 does not occur in the training samples"),
+    "test label unseen": (
+        ("a", SVM),
+        {"test": ("t", "7 1:1\n")},
+        "test label 7.0 does not occur in the training samples",
+    ),
     "test file missing": (("a", SVM), {"test": "nowhere"}, "nowhere: not a readable LIBSVM file"),
     "test share": (("a", SVM), {"test": 1.0}, "test=1.0"),
     "one sample": (("a", "1 1:1\n"), {}, "one sample"),
@@ -172,7 +176,11 @@ BAD_FILES = {
     "no json": (("train/readme", ""), {"as": "folder"}, "no .json files"),
     "json of another kind": (("train/a.json", "[1]"), {"as": "folder"}, "not a LEAF file"),
     "cut json": (("train/a.json", leaf({"u": ([[1]], [0])})[:-9]), {"as": "folder"}, "not a LEAF file"),
-    "uneven user": (("train/a.json", leaf({"u": ([[1]], [0, 1])})), {"as": "folder"}, "'u' has different numbers of x and y"),
+    "uneven user": (
+        ("train/a.json", leaf({"u": ([[1]], [0, 1])})),
+        {"as": "folder"},
+        "'u' has different numbers of x and y",
+    ),
     "ragged": (("train/a.json", leaf({"u": ([[1], [1, 2]], [0, 1])})), {"as": "folder"}, "do not form a table"),
     "no users": (("train/a.json", leaf({})), {"as": "folder"}, "inputs .* are invalid"),
     "one number each": (("train/a.json", leaf({"u": ([1, 2], [0, 1])})), {"as": "folder"}, "inputs .* are invalid"),
@@ -193,7 +201,11 @@ BAD_FILES = {
     "index too large": (("a", f"1 {10**30}:1\n"), {}, "not a readable LIBSVM file"),
     "name too long": ("a" * 5000, {}, "path: 'aaa.* is invalid"),
     "home of nobody": ("~nobody-of-that-name/a", {}, "is invalid"),
-    "unknown character": (("train/a.json", leaf({"u": (["ab"], ["z"])})), {"as": "folder"}, "'z' does not occur in the training"),
+    "unknown character": (
+        ("train/a.json", leaf({"u": (["ab"], ["z"])})),
+        {"as": "folder"},
+        "'z' does not occur in the training",
+    ),
 }
 
 

@@ -237,7 +237,11 @@ BAD = {
     "a minimum never drawn": ("dirichlet_split", {"alpha": 0.001, "tries": 3}, "none of 3 draws.*larger alpha"),
     "more classes than there are": ("pathological", {"classes": 5}, "classes=5 per client; expected 1 to 4"),
     "no classes": ("pathological", {"classes": 0}, "classes=0"),
-    "classes nobody gets": ("pathological", {"clients": 3, "classes": 1}, "not use all samples; expected at least 4 clients"),
+    "classes nobody gets": (
+        "pathological",
+        {"clients": 3, "classes": 1},
+        "not use all samples; expected at least 4 clients",
+    ),
     "a class too rare": (
         "pathological",
         {"labels": torch.tensor([0] * 99 + [1])},

@@ -29,13 +29,19 @@ ROW = {"round": 1, "train_loss": 1.0, "bytes_up": 10, "bytes_down": 30, "gradien
             {"history.jsonl": json.dumps(ROW), "clients.json": '{"sizes": [3, 4], "loss": [1.0]}'},
             "'loss' is invalid",
         ),
-        ({"history.jsonl": json.dumps(ROW), "clients.json": '{"sizes": [3], "accuracy": ["x"]}'}, "'accuracy' is invalid"),
+        (
+            {"history.jsonl": json.dumps(ROW), "clients.json": '{"sizes": [3], "accuracy": ["x"]}'},
+            "'accuracy' is invalid",
+        ),
         (
             {"history.jsonl": json.dumps(ROW), "clients.json": '{"sizes": [3, 1], "labels": [[3, 0], [1]]}'},
             "'labels' is",
         ),
         ({"compare.json": "{}"}, "does not describe a comparison"),
-        ({"compare.json": '{"task": "t", "runs": [{"folder": "a", "algorithm": "a", "seed": 0}]}'}, "the folder .*a does not exist"),
+        (
+            {"compare.json": '{"task": "t", "runs": [{"folder": "a", "algorithm": "a", "seed": 0}]}'},
+            "the folder .*a does not exist",
+        ),
         ({"compare.json": '{"task": "t", "runs": []}'}, "no run in .* has a finished round"),
     ],
 )
