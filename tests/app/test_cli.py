@@ -64,7 +64,7 @@ def test_verify_prints_a_line_per_finding_and_the_counts():
     result = call(*QUICK)
     *lines, last = result.stdout.splitlines()
     assert result.exit_code == 0
-    assert len(lines) == 3 and all(line.startswith("kept  004 Lemma 14  TOP-k: ") for line in lines)
+    assert len(lines) == 3 and all(line.startswith("kept  FedLin Lemma 14  TOP-k: ") for line in lines)
     assert last.startswith("3 findings: 3 kept, 0 broken, in ")
 
 
