@@ -92,8 +92,8 @@ class MomentSum:
 
 def beyond(bound: float) -> InvalidInput:
     return InvalidInput(
-        f"normalise=True with secure: some inputs exceed the bound inputs={bound:g}. Set a larger one in "
-        f'`secure`, as in secure="10, inputs={100 * bound:g}"; a generous bound has no cost.'
+        f"normalise=True with secure: some inputs exceed the bound inputs={bound:g}. Set a larger one in the "
+        f'setting `secure`, as in secure="10, inputs={100 * bound:g}"; a generous bound has no cost.'
     )
 
 

@@ -166,4 +166,6 @@ class Layout:
 
 def _has_square(name: str, bound: float) -> None:
     if not 1e-150 < bound < 1e150:
-        raise InvalidInput(f"Secure: {name}={bound!r} is invalid: expected a number between 1e-150 and 1e150.")
+        raise InvalidInput(
+            f"Secure: {name}={bound!r} is invalid: expected a number between 1e-150 and 1e150, with a finite square."
+        )
