@@ -175,7 +175,7 @@ def test_unknown_names_and_options():
         fs.data.get("mnits")
     with pytest.raises(fs.InvalidInput, match="digits: unknown option 'standardize'; it has no options"):
         fs.data.load("digits", standardize=True)
-    with pytest.raises(fs.InvalidInput, match="breast_cancer: there is no option 'standardise'; did you mean"):
+    with pytest.raises(fs.InvalidInput, match="breast_cancer: unknown option 'standardise'; did you mean"):
         fs.data.load("breast_cancer", standardise=True)
 
 
