@@ -102,9 +102,9 @@ class Plain(nn.Sequential):
 
 INVALID = {
     # data
-    "nan inputs": ({"clients": data(inputs=put(NAN))}, r"clients\[2\]: inputs hold NaN or infinite.*sample 3"),
-    "infinite inputs": ({"clients": data(inputs=put(INF))}, r"clients\[2\]: inputs hold NaN or infinite"),
-    "nan in the test set": ({"test": data(inputs=put(NAN))[2]}, "test: inputs hold NaN or infinite"),
+    "nan inputs": ({"clients": data(inputs=put(NAN))}, r"clients\[2\]: inputs contain NaN or infinite.*sample 3"),
+    "infinite inputs": ({"clients": data(inputs=put(INF))}, r"clients\[2\]: inputs contain NaN or infinite"),
+    "nan in the test set": ({"test": data(inputs=put(NAN))[2]}, "test: inputs contain NaN or infinite"),
     "empty client": ({"clients": data(inputs=lambda x: x[:0], targets=lambda y: y[:0])}, r"clients\[2\]: .*no samples"),
     "no clients": ({"clients": []}, "clients: the federation is empty"),
     "no federation": ({"clients": None}, "clients: got NoneType"),
@@ -126,7 +126,7 @@ INVALID = {
         r"clients\[\d\]: target 2 .* 0 to 1",
     ),
     "device": ({"device": "nowhere"}, "device='nowhere'"),
-    "lazy model": ({"model": nn.LazyLinear(3)}, "model: it has lazy parameters"),
+    "lazy model": ({"model": nn.LazyLinear(3)}, "model: lazy parameters"),
     "test set of another dtype": (
         {"test": (torch.zeros(2, 4), torch.zeros(2).long())},
         "test: inputs of shape .* torch.float32",
@@ -154,8 +154,8 @@ INVALID = {
     "label in the test set": ({"test": data(targets=put(7))[2]}, "test: label 7 is out of range"),
     # model and loss
     "no module": ({"model": torch.nn.functional.relu}, "model: got builtin_function_or_method|model: got function"),
-    "nothing to train": ({"model": frozen()}, "model: it has no trainable parameters"),
-    "no parameters": ({"model": nn.Flatten()}, "model: it has no trainable parameters"),
+    "nothing to train": ({"model": frozen()}, "model: no trainable parameters"),
+    "no parameters": ({"model": nn.Flatten()}, "model: no trainable parameters"),
     "parameters not finite": ({"model": broken()}, "model: its parameters hold NaN"),
     "model fails": (
         {"model": nn.Linear(7, 3).double()},
@@ -173,7 +173,7 @@ INVALID = {
         "loss: its value has no gradient",
     ),
     "loss fails": ({"loss": lambda o, t: o @ t}, "loss: it fails"),
-    "loss is nothing": ({"loss": None}, "loss=None is not usable"),
+    "loss is nothing": ({"loss": None}, "loss=None is invalid"),
     "loss unknown": ({"loss": "cross_entropi"}, "loss='cross_entropi' is unknown; did you mean 'cross_entropy'"),
     # rounds
     "rounds 0": ({"rounds": 0}, "rounds=0"),

@@ -474,7 +474,7 @@ def test_a_missing_closure_is_named(name):
 
 
 @pytest.mark.parametrize(
-    ("returned", "message"), [(None, "returned None"), ("loss", "one number"), (torch.ones(2), "one number")]
+    ("returned", "message"), [(None, "returned None"), ("loss", "single number"), (torch.ones(2), "single number")]
 )
 def test_a_closure_must_return_the_loss(returned, message):
     model = classifier()
@@ -528,13 +528,13 @@ def test_hyper_parameters_are_checked_by_the_rule(name, hyper, message):
 
 
 def test_armijo_groups_may_not_differ_in_what_they_share():
-    with pytest.raises(fs.InvalidInput, match=r"c=0\.2.*0\.1.*lr_max only"):
+    with pytest.raises(fs.InvalidInput, match=r"c=0\.2.*0\.1.*only in lr_max"):
         fs.optim.Armijo(halves(classifier(), c=0.2))
 
 
 @pytest.mark.parametrize("entry", ["lr", "momentum", "weight_decay", "maximize"])
 def test_entries_of_other_optimizers_are_refused(entry):
-    with pytest.raises(fs.InvalidInput, match=rf"sets {entry}.*it takes lr0"):
+    with pytest.raises(fs.InvalidInput, match=rf"sets {entry}.*expected only lr0"):
         fs.optim.DeltaSGD(halves(classifier(), **{entry: 0.1}))
     with pytest.raises(TypeError, match=entry):
         fs.optim.DeltaSGD(classifier().parameters(), **{entry: 0.1})

@@ -1,7 +1,7 @@
-"""The step rules as torch optimizers, for training in one place: `loss = optimizer.step(closure)`, no learning rate.
+"""The step rules as torch optimizers for central training, without a learning rate: `loss = optimizer.step(closure)`.
 
-The rules are fedstride.client.step's own, with one row; their modules cite the papers (000 alg. 2, 001 alg. 1 and fn 4).
-Deviations: a rule's memory lasts; in a federated run it is fresh in every round.
+The rules are those of fedstride.client.step with one row; their modules cite the papers (FedSLS alg. 2, Delta-SGD alg. 1
+and footnote 4). Deviations: the state of a rule persists, while a federated run resets it in every round.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from fedstride.core.rows import Col, Rows, State
 
 Closure = Callable[[], Any]
 Group = dict[str, Any]
-Block = tuple[Group, list[Tensor]]  # a group and those of its parameters that take part
+Block = tuple[Group, list[Tensor]]  # a group and its trainable parameters
 Chance = tuple[Tensor, Tensor | None, list[Tensor]]  # random states of CPU and GPU, buffers
-NOT_HERE = ("lr", "momentum", "weight_decay", "maximize")  # other optimizers' entries: to ignore them would surprise
+NOT_HERE = ("lr", "momentum", "weight_decay", "maximize")  # entries of other optimizers, refused instead of ignored
 
 
 class Evaluations:
-    """The closure as the oracle of one row; the first evaluation, where the step starts, is made at once.
+    """The closure as an oracle with one row; the constructor evaluates it at the current point.
 
-    All share dropout masks and buffers: each starts from the random state and the buffers that the first one met, and the
-    step leaves behind what the first one left. The buffers are those of all modules that the first evaluation called.
+    All evaluations share dropout masks and buffers: each starts from the random state and the buffers before the first
+    one, and the step ends with those after the first one. Buffers are those of all modules that the first one called.
     """
 
     def __init__(self, closure: Closure, blocks: list[Block]) -> None:
@@ -40,7 +40,7 @@ class Evaluations:
         self.params = [p for _, params in blocks for p in params]
         self.sizes = [sum(p.numel() for p in params) for _, params in blocks]
         self.W = torch.cat([p.detach().reshape(-1) for p in self.params])[None]
-        self.modules: dict[tuple[nn.Module, str], Tensor] = {}  # buffers as the first evaluation met them
+        self.modules: dict[tuple[nn.Module, str], Tensor] = {}  # buffers before the first evaluation
         chance, hook = self._chance(), register_module_forward_pre_hook(self._note)
         try:
             with torch.enable_grad():
@@ -50,8 +50,10 @@ class Evaluations:
         self.before, self.after = (*chance, list(self.modules.values())), (*self._chance(), self._buffers())
         self.grads = [p.grad for p in self.params]
         if all(g is None for g in self.grads):
-            raise InvalidInput("closure: it left no gradient; expected it to call backward while gradients are on.")
-        self.plain = self.L, self.G = self._col(self.returned), self._gradient()  # Polyak asks for `plain`
+            raise InvalidInput(
+                "closure: it produced no gradient; expected it to call backward if gradients are enabled."
+            )
+        self.plain = self.L, self.G = self._col(self.returned), self._gradient()  # used by Polyak
 
     def loss(self, W: Rows) -> Col:
         if self.cheap:
@@ -60,7 +62,7 @@ class Evaluations:
             except RuntimeError as error:
                 if "does not require grad" not in str(error):
                     raise
-                self.cheap = False  # this closure calls backward whether gradients are on or off
+                self.cheap = False  # this closure calls backward even if gradients are disabled
         return self._col(self._at(W, gradients=True))
 
     def grad(self, W: Rows) -> tuple[Col, Rows]:
@@ -70,7 +72,7 @@ class Evaluations:
         return torch.split(A, self.sizes, 1)
 
     def leave(self, W: Rows) -> None:
-        """Put the parameters at W, and all the rest where a single evaluation would have left it."""
+        """Set the parameters to W, and all other state to that after a single evaluation."""
         self._write(W)
         self._restore(self.after)
         for p, g in zip(self.params, self.grads, strict=True):
@@ -90,13 +92,15 @@ class Evaluations:
 
     def _col(self, loss: Any) -> Col:
         if not isinstance(loss, Tensor | float) or (isinstance(loss, Tensor) and loss.numel() != 1):
-            raise InvalidInput(f"closure: it returned {loss!r}; expected the loss, one number.")
+            raise InvalidInput(f"closure: it returned {loss!r}; expected the loss, a single number.")
         return torch.as_tensor(loss).detach().to(self.W).reshape(1, 1)
 
     def _gradient(self) -> Rows:
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
         if any(g.layout != torch.strided for g in parts):
-            raise InvalidInput("closure: it left a sparse gradient; expected dense ones (nn.Embedding(sparse=False)).")
+            raise InvalidInput(
+                "closure: it produced a sparse gradient; expected dense ones (nn.Embedding(sparse=False))."
+            )
         return torch.cat([g.reshape(-1) for g in parts])[None]
 
     def _note(self, module: nn.Module, inputs: Any) -> None:
@@ -120,11 +124,18 @@ class Evaluations:
 
 
 class RuleOptimizer(Optimizer):
-    """What the three share: hyper-parameters, by keyword, are those of the rule; group["lr"] is the step just used.
+    """Base class of the three optimizers.
 
-    Within a step the closure must evaluate the same batch each time. One that skips zero_grad and backward while gradients
-    are off (`if torch.is_grad_enabled(): ...`) makes trials cheap. `batches_per_epoch` stands for n/b in rules that grow
-    their step by growth^(b/n). Frozen parameters stay out. p.grad is, after a step, the gradient at the point before it.
+    Within a step, the closure must evaluate the same batch each time. A closure that skips zero_grad and backward while
+    gradients are disabled (`if torch.is_grad_enabled(): ...`) makes trials cheap. Frozen parameters do not take part.
+    After a step, p.grad is the gradient before the step, and group["lr"] is the step size that was used.
+
+    Args:
+        params: parameters or parameter groups.
+        **hyper: hyper-parameters of the rule. `batches_per_epoch` is n/b in rules that grow their step by growth^(b/n).
+
+    Raises:
+        InvalidInput: if a hyper-parameter is invalid or unknown to the rule, or if types or devices differ.
     """
 
     rule: ClassVar[Any]
@@ -135,29 +146,41 @@ class RuleOptimizer(Optimizer):
 
     def add_param_group(self, param_group: Group) -> None:
         if useless := [name for name in NOT_HERE if name in param_group]:
-            takes = f"it takes {', '.join(self.defaults)}"
-            raise InvalidInput(f"{type(self).__name__}: a group sets {useless[0]}, which has no use here; {takes}.")
+            takes = f"expected only {', '.join(self.defaults)}"
+            raise InvalidInput(f"{type(self).__name__}: a group sets {useless[0]}, which is not supported; {takes}.")
         self._check({**self.defaults, **param_group})
-        super().add_param_group({**param_group, "lr": 0.0})  # no step yet; a copy, so that the user's own gets no lr
+        super().add_param_group({**param_group, "lr": 0.0})  # a copy, so that the user's group is not modified
         if any(p.requires_grad for p in self.param_groups[-1]["params"]):
             self._blocks()
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:
-        """One step; returns the loss at the point before it."""
+        """Take one step.
+
+        Args:
+            closure: clears the gradients, computes the loss, calls backward, and returns the loss.
+
+        Returns:
+            The loss before the step.
+
+        Raises:
+            InvalidInput: if the closure is missing, or returns no loss or no gradient.
+        """
         if closure is None:
-            raise InvalidInput("step: closure is missing; expected a function that calls backward, returns the loss.")
+            raise InvalidInput(
+                "step: closure is missing; expected a function that calls backward and returns the loss."
+            )
         blocks = self._blocks()
         seen = Evaluations(closure, blocks)
         point = seen.W
         try:
             point = seen.W + self._move(blocks, seen)
         finally:
-            seen.leave(point)  # where it was, should the closure fail in a trial
+            seen.leave(point)  # back at the start if the closure fails in a trial
         return seen.returned
 
     def _move(self, blocks: list[Block], seen: Evaluations) -> Rows:
-        """Each group by a rule of its own."""
+        """Return the move; each group has its own rule."""
         moves, oracles = [], self._oracles(blocks, seen)
         for (group, _), W, G, oracle in zip(blocks, seen.cut(seen.W), seen.cut(seen.G), oracles, strict=True):
             memory = self._memory(group, W)
@@ -169,7 +192,7 @@ class RuleOptimizer(Optimizer):
         return [seen] * len(blocks)
 
     def _memory(self, group: Group, like: Rows) -> State:
-        """What the rule remembers, kept with the group's first parameter: there state_dict finds it."""
+        """Return the rule's state, stored with the group's first parameter so that state_dict includes it."""
         memory: State = self.state[group["params"][0]]
         if not memory:
             one = like.new_ones(1, 1)
@@ -184,20 +207,37 @@ class RuleOptimizer(Optimizer):
         blocks = [(group, [p for p in group["params"] if p.requires_grad]) for group in self.param_groups]
         kinds = sorted({f"{p.dtype} on {p.device}" for _, params in blocks for p in params})
         if len(kinds) != 1 or "complex" in kinds[0]:
-            raise InvalidInput(f"params: those to train are {kinds}; expected real numbers of one type on one device.")
+            raise InvalidInput(f"params: trainable ones are {kinds}; expected real numbers of one type on one device.")
         return [(group, params) for group, params in blocks if params]
 
     def _check(self, group: Group) -> None:
-        self._rule(group)  # refuses what it cannot use
+        self._rule(group)  # raises an error for invalid values
         if group.get("batches_per_epoch") is not None:
             positive(self, batches_per_epoch=group["batches_per_epoch"])
 
 
 class Armijo(RuleOptimizer):
-    """Armijo's line search: lr_max, c, backtrack, reset, growth, batches_per_epoch.
+    """Armijo's line search.
 
-    Groups share one search: lr_g = s lr_max_g with a common s, until f(new) <= f - c sum_g lr_g |g_g|^2. That is the
-    one-row rule in coordinates stretched by the roots of lr_max_g. So groups may differ in lr_max only.
+    Groups share one search: lr_g = s lr_max_g with a common s, until f(new) <= f - c sum_g lr_g |g_g|^2. This is the
+    one-row rule in coordinates scaled by the square roots of lr_max_g. Groups can therefore differ only in lr_max.
+
+    Args:
+        params: parameters or parameter groups.
+        **hyper: lr_max, c, backtrack, reset, growth, batches_per_epoch; see fs.Armijo.
+
+    Raises:
+        InvalidInput: if a hyper-parameter is invalid, or if groups differ in more than lr_max.
+
+    Example:
+        >>> optimizer = fs.optim.Armijo(model.parameters(), lr_max=1.0)
+        >>> def closure():
+        ...     loss = criterion(model(inputs), targets)
+        ...     if torch.is_grad_enabled():
+        ...         optimizer.zero_grad()
+        ...         loss.backward()
+        ...     return loss
+        >>> loss = optimizer.step(closure)
     """
 
     rule = rules.Armijo
@@ -207,7 +247,7 @@ class Armijo(RuleOptimizer):
         first = (self.param_groups or [group])[0]
         for name in self.defaults:
             if name != "lr_max" and group[name] != first[name]:
-                why = "groups share one line search, and may differ in lr_max only"
+                why = "groups share one line search and can differ only in lr_max"
                 raise InvalidInput(f"Armijo: {name}={group[name]!r} in one group, {first[name]!r} in the first; {why}.")
 
     def _move(self, blocks: list[Block], seen: Evaluations) -> Rows:
@@ -223,9 +263,21 @@ class Armijo(RuleOptimizer):
 
 
 class DeltaSGD(RuleOptimizer):
-    """Delta-SGD: lr0, theta0, gamma, delta, reuse_gradient (False: a second gradient, at the previous point, each step).
+    """Delta-SGD, with step sizes from the local smoothness.
 
-    Each group has a step of its own, from its part of the model's last move and of the change of gradient over it.
+    Each group has its own step size, from its part of the last move and of the change of the gradient.
+
+    Args:
+        params: parameters or parameter groups.
+        **hyper: lr0, theta0, gamma, delta, reuse_gradient; see fs.DeltaSGD. With reuse_gradient=False, each step
+            evaluates a second gradient, at the previous point.
+
+    Raises:
+        InvalidInput: if a hyper-parameter is invalid.
+
+    Example:
+        >>> optimizer = fs.optim.DeltaSGD(model.parameters())
+        >>> loss = optimizer.step(closure)  # closure as for fs.optim.Armijo
     """
 
     rule = rules.DeltaSGD
@@ -235,7 +287,9 @@ class DeltaSGD(RuleOptimizer):
         for (group, _), W in zip(blocks, seen.cut(seen.W), strict=True):
             memory = self._memory(group, W)
             live = W.new_tensor([[p.requires_grad for p in group["params"]]])
-            if not torch.equal(memory.get("live", live), live):  # frozen or thawed since: y and g are of another row
+            if not torch.equal(
+                memory.get("live", live), live
+            ):  # parameters were frozen or unfrozen: y and g belong to another row
                 memory.pop("y", None), memory.pop("g", None)
             memory["live"] = live
             previous.append(memory.get("y", W))
@@ -247,9 +301,20 @@ class DeltaSGD(RuleOptimizer):
 
 
 class Polyak(RuleOptimizer):
-    """The stochastic Polyak step: c, lr_max, f_star, growth, batches_per_epoch.
+    """The stochastic Polyak step.
 
-    The loss and |g|^2 are the whole model's; each group has its own hyper-parameters, and so its own step.
+    The loss and |g|^2 are those of the whole model; each group has its own hyper-parameters and step size.
+
+    Args:
+        params: parameters or parameter groups.
+        **hyper: c, lr_max, f_star, growth, batches_per_epoch; see fs.Polyak.
+
+    Raises:
+        InvalidInput: if a hyper-parameter is invalid.
+
+    Example:
+        >>> optimizer = fs.optim.Polyak(model.parameters(), lr_max=1.0)
+        >>> loss = optimizer.step(closure)  # closure as for fs.optim.Armijo
     """
 
     rule = rules.Polyak

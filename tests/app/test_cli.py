@@ -64,7 +64,7 @@ def test_verify_prints_a_line_per_finding_and_the_counts():
     result = call(*QUICK)
     *lines, last = result.stdout.splitlines()
     assert result.exit_code == 0
-    assert len(lines) == 3 and all(line.startswith("kept  004 Lemma 14  TOP-k: ") for line in lines)
+    assert len(lines) == 3 and all(line.startswith("kept  FedLin Lemma 14  TOP-k: ") for line in lines)
     assert last.startswith("3 findings: 3 kept, 0 broken, in ")
 
 
@@ -80,7 +80,7 @@ def test_verify_as_json_prints_one_document_and_nothing_else():
     assert (document["kept"], document["broken"]) == (3, 0)
     assert document["findings"][1] == {
         "law": "TOP-k: d |C(x)|^2 - k |x|^2",
-        "source": "004 Lemma 14",
+        "source": "FedLin Lemma 14",
         "measured": 0.0,
         "relation": ">=",
         "bound": 0.0,
@@ -112,21 +112,22 @@ def test_a_law_whose_run_fails_is_broken_and_the_others_go_on(laws):
 
 
 def test_only_chooses_by_source_module_and_name():
-    names = [check.__name__ for _, check in law.select("004 Thm 9")]
+    names = [check.__name__ for _, check in law.select("FedLin Thm 9")]
     assert names == ["heterogeneous"]
     assert {check.__module__ for _, check in law.select("fedtrack")} == {"fedstride.research.verify.fedtrack"}
-    assert [source[:3] for source, _ in law.select("non_convex")] == ["002", "004"]
+    assert [source.split()[0] for source, _ in law.select("non_convex")] == ["FedTrack", "FedLin"]
 
 
 def test_the_laws_come_in_the_order_of_the_papers():
     papers = [source.split()[0] for source, _ in law.LAWS]
-    assert papers == sorted(papers) and set(papers) >= {"000", "001", "002", "003", "004"}
+    order = ["FedSLS", "Delta-SGD", "FedTrack", "FedExP", "FedLin", "Identity"]
+    assert list(dict.fromkeys(papers)) == order and papers == sorted(papers, key=order.index)
 
 
 def test_only_without_a_match_is_exit_code_2():
     result = call("verify", "--only", "nonsense")
     assert result.exit_code == 2 and result.stdout == ""
-    assert "--only 'nonsense' matches no law" in result.stderr and "004 Thm 9" in result.stderr
+    assert "--only 'nonsense' matches no law" in result.stderr and "FedLin Thm 9" in result.stderr
 
 
 def test_an_algorithm_of_the_current_folder_is_checked(mine):
@@ -155,7 +156,7 @@ def test_an_algorithm_that_breaks_a_law_is_exit_code_1(mine):
         ("mine", "expected module:function"),
         ("nowhere:f", "cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
         ("mine:nothing", "cannot be imported: AttributeError"),
-        ("mine:NUMBER", "is no function but 3"),
+        ("mine:NUMBER", "is 3, not a function"),
         ("mine:needs", "fails when called: TypeError"),
         ("mine:none", "returns None; expected an fs.Algorithm"),
         ("mine:refused", "server_lr=2.0 is above 1"),

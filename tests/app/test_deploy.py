@@ -214,14 +214,14 @@ def test_a_renewed_certificate_is_trusted_by_nodes_that_have_the_old_authority(t
 
 
 def test_there_is_nothing_to_renew_where_nothing_was_written(tmp_path):
-    with pytest.raises(InvalidInput, match="holds no deployment"):
+    with pytest.raises(InvalidInput, match="does not contain a deployment"):
         deploy.renew(tmp_path)
 
 
 def test_the_command_line_writes_the_same(tmp_path):
     place = tmp_path / "new"
     call = ["init", str(place), "--nodes", "2", "--host", "fl.example.org,192.0.2.7", "--port", "9000"]
-    assert f"read on: {place}/README.md" in CliRunner().invoke(app, call).stdout
+    assert f"next steps: {place}/README.md" in CliRunner().invoke(app, call).stdout
     assert json.loads((place / "deployment.json").read_text()) == {
         "hosts": ["fl.example.org", "192.0.2.7"],
         "port": 9000,

@@ -78,7 +78,7 @@ def test_run_writes_a_report_and_resume_changes_nothing(tmp_path):
     again = command("run", "--out", tmp_path / "r")
     assert again.exit_code == 2 and "--resume" in again.output
     done = command("run", "--out", tmp_path / "r", "--resume")
-    assert done.exit_code == 0 and "finished already" in done.output
+    assert done.exit_code == 0 and "already finished" in done.output
     assert (tmp_path / "r" / "model.safetensors").read_bytes() == before
     other = command("run", "--out", tmp_path / "r", "--resume", "--algorithm", "fedavg(lr=0.2)")
     assert other.exit_code == 2 and "another configuration" in other.output
@@ -93,7 +93,7 @@ def test_resume_on_an_empty_folder_starts(tmp_path):
 def test_a_folder_with_something_else_is_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("precious")
     result = command("run", "--out", tmp_path)
-    assert result.exit_code == 2 and "no run folder" in result.output
+    assert result.exit_code == 2 and "not a run folder" in result.output
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
 
@@ -104,7 +104,7 @@ def test_json_is_one_line_per_round(tmp_path):
 
 def test_print_config_shows_every_value_with_its_meaning():
     result = command("run", "--print-config")
-    assert result.exit_code == 0 and "rounds = 3" in result.stdout and "# of the partition" in result.stdout
+    assert result.exit_code == 0 and "rounds = 3" in result.stdout and "# seed of the partition" in result.stdout
 
 
 def test_compare_runs_all_on_the_same_data_and_says_what_they_cost(tmp_path):
@@ -158,7 +158,7 @@ def test_ctrl_c_stops_after_the_round_and_says_how_to_go_on(tmp_path):
     done = len(run_folder._history(out))
     config = out / "config.toml"
     config.write_text(config.read_text().replace("rounds = 2000", f"rounds = {done + 1}"))  # the rest would take long
-    advice = said.split("Go on with: fedstride ")[1].split()
+    advice = said.split("Continue with: fedstride ")[1].split()
     again = CliRunner().invoke(app, advice)
     assert again.exit_code == 0, again.output
     assert run_folder.status(out) == "finished" and len(run_folder._history(out)) == done + 1

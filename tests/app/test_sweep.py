@@ -119,7 +119,7 @@ def test_several_processes_find_the_same(tmp_path):
 def test_settings_are_checked_when_the_cell_is_made():
     with pytest.raises(InvalidInput, match="did you mean 'rounds'"):
         training("x", {"training.round": 3})
-    with pytest.raises(InvalidInput, match="unknown to auto"):
+    with pytest.raises(InvalidInput, match="is not an argument of auto"):
         training("x", {"algorithm.lr": 3})
 
 

@@ -97,7 +97,7 @@ def test_probing_changes_neither_model_nor_random_state():
 def test_a_model_of_several_types_is_refused():
     model = classifier()
     model.head.float()
-    with pytest.raises(InvalidInput, match="model: its parameters are of several kinds"):
+    with pytest.raises(InvalidInput, match="model: parameters of several types or devices"):
         Replica(model)
 
 

@@ -476,7 +476,7 @@ def test_inputs_beyond_the_bound_are_refused_at_the_roll_call_and_not_shown(tmp_
     monkeypatch.chdir(tmp_path)
     seen = []
     with pytest.raises(
-        fs.InvalidInput, match=r"client \d: .*beyond the bound inputs=20000\. .* setting `secure`"
+        fs.InvalidInput, match=r"client \d: .*exceed the bound inputs=20000\. .* setting `secure`"
     ) as caught:
         flower_train(secure=f"{SECURE}, inputs=2e4", look=lambda r: seen.append(r.metadata.message_type) or r)
     assert set(seen) == {"query.about"}

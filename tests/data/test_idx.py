@@ -29,11 +29,11 @@ def test_what_is_no_idx_is_refused(data):
 
 
 def test_a_shape_that_no_array_has_is_refused():
-    with pytest.raises(fs.InvalidInput, match="labels: its head declares 255 dimensions"):
+    with pytest.raises(fs.InvalidInput, match="labels: its header declares 255 dimensions"):
         idx.decode(b"\0\0\x08\xff" + b"\0\0\0\1" * 255 + b"a", "labels")
 
 
 @pytest.mark.parametrize("data", [GOOD[:-1], GOOD + b"\0", GOOD[:9]])
 def test_a_cut_idx_is_refused(data):
-    with pytest.raises(fs.InvalidInput, match=r"labels: .* cut or damaged"):
+    with pytest.raises(fs.InvalidInput, match=r"labels: .* truncated or damaged"):
         idx.decode(data, "labels")

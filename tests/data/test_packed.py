@@ -43,10 +43,10 @@ def test_what_is_in_a_file(ending, tmp_path):
 def test_a_little_that_becomes_a_lot_is_refused(ending, tmp_path):
     path = tmp_path / f"d.csv{ending}"
     path.write_bytes(PACKERS[ending](b"x,label\n" + b"1,0\n" * 2**16))
-    with pytest.raises(fs.InvalidInput, match=r"d.csv.*: not a table that can be read \(.*100 times as large"):
+    with pytest.raises(fs.InvalidInput, match=r"d.csv.*: not a readable table \(.*100 times its size"):
         fs.data.load(path)
     path.rename(tmp_path / f"wanted{ending}")
-    with pytest.raises(fs.InvalidInput, match=r"wanted.*: it is cut or damaged"):
+    with pytest.raises(fs.InvalidInput, match=r"wanted.*: truncated or damaged"):
         fetch.collect({"wanted": ""}, None, tmp_path, "", lambda what: None)
 
 
@@ -60,11 +60,11 @@ def test_a_little_that_becomes_a_lot_is_refused(ending, tmp_path):
 )
 def test_a_part_of_an_archive_has_a_bound(package, content, tmp_path):
     (tmp_path / package.archive).write_bytes(content)
-    with pytest.raises(fs.InvalidInput, match="a file of 2000 bytes is in it"):
+    with pytest.raises(fs.InvalidInput, match="it contains a file of 2000 bytes"):
         fetch.collect({"a": ""}, package, tmp_path, "", lambda what: None)
 
 
 def test_an_archive_of_several_files_is_no_table(tmp_path):
     (tmp_path / "d.csv.zip").write_bytes(zipped(b"x,label\n1,0\n", ("a", "b")))
-    with pytest.raises(fs.InvalidInput, match="it holds 2 files; expected one"):
+    with pytest.raises(fs.InvalidInput, match="it contains 2 files; expected one"):
         fs.data.load(tmp_path / "d.csv.zip")

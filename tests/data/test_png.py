@@ -29,15 +29,15 @@ def test_paeth_breaks_ties_as_the_standard_does():
 
 GOOD = raw.png(PIXELS[3], [1] * 6)
 BAD = {
-    "another format": (b"GIF89a", "does not begin as PNG"),
-    "nothing": (b"", "does not begin as PNG"),
-    "cut": (GOOD[:-20], "pic.png: not a PNG"),
-    "cut before the end": (GOOD[:-12], "pic.png: not a PNG"),
+    "another format": (b"GIF89a", "does not start with the PNG"),
+    "nothing": (b"", "does not start with the PNG"),
+    "cut": (GOOD[:-20], "pic.png: not a readable PNG"),
+    "cut before the end": (GOOD[:-12], "pic.png: not a readable PNG"),
     "a wrong byte": (GOOD[:70] + bytes([GOOD[70] ^ 1]) + GOOD[71:], "is damaged"),
     "16 bits": (raw.png(PIXELS[3], [1] * 6, depth=16), "depth 16"),
     "palette": (raw.png(PIXELS[1], [1] * 6, colour=3), "colour type 3"),
     "interlaced": (raw.png(PIXELS[3], [1] * 6, interlaced=1), "interlaced 1"),
-    "missing lines": (raw.png(PIXELS[3], [1] * 5), "pic.png: not a PNG"),
+    "missing lines": (raw.png(PIXELS[3], [1] * 5), "pic.png: not a readable PNG"),
 }
 
 
@@ -46,7 +46,7 @@ def test_a_head_that_declares_more_than_there_is_is_refused(side):
     head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
     start = len(png.SIGNATURE)
     data = GOOD[:start] + raw.chunk(b"IHDR", head) + GOOD[start + 25 :]
-    with pytest.raises(fs.InvalidInput, match=r"pic.png: not a PNG"):
+    with pytest.raises(fs.InvalidInput, match=r"pic.png: not a readable PNG"):
         png.decode(data, "pic.png")
 
 

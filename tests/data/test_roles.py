@@ -87,7 +87,7 @@ def test_roles_that_do_not_add_up_are_refused(lengths):
 
 def test_characters_beyond_the_alphabet_are_refused():
     made = {"codes": torch.full((500,), 9), "lengths": torch.tensor([500]), "alphabet": torch.arange(9)}
-    with pytest.raises(fs.InvalidInput, match="characters that its alphabet does not"):
+    with pytest.raises(fs.InvalidInput, match="characters that are not in its alphabet"):
         sources._shakespeare_table(made)
 
 

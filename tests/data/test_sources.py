@@ -151,7 +151,7 @@ def test_writers_in_another_order_than_mnist_are_refused(tmp_path, monkeypatch):
             made = sources._mnist_writers(tmp_path, lambda what: None)
             assert made["groups"].tolist() == [1, 0, 1]
         else:
-            with pytest.raises(fs.InvalidInput, match="not in the order of MNIST"):
+            with pytest.raises(fs.InvalidInput, match="does not match the order of MNIST"):
                 sources._mnist_writers(tmp_path, lambda what: None)
 
 
@@ -173,9 +173,9 @@ def test_cifar_pictures_have_their_channels_first(tmp_path, monkeypatch):
 def test_unknown_names_and_options():
     with pytest.raises(fs.InvalidInput, match="did you mean 'mnist'"):
         fs.data.get("mnits")
-    with pytest.raises(fs.InvalidInput, match="digits: there is no option 'standardize'; it has none"):
+    with pytest.raises(fs.InvalidInput, match="digits: unknown option 'standardize'; it has no options"):
         fs.data.load("digits", standardize=True)
-    with pytest.raises(fs.InvalidInput, match="breast_cancer: there is no option 'standardise'; did you mean"):
+    with pytest.raises(fs.InvalidInput, match="breast_cancer: unknown option 'standardise'; did you mean"):
         fs.data.load("breast_cancer", standardise=True)
 
 
@@ -217,7 +217,7 @@ def test_data_info_and_get_of_an_embedded_set():
     assert facts["test"]["labels"] == [36, 36, 35, 37, 36, 37, 36, 36, 35, 36]
     assert (facts["classes"], facts["clients"], facts["input"]) == (10, None, [1, 8, 8])
     assert "1,437" in call("info", "digits").output
-    assert "nothing to get" in call("get", "digits").output
+    assert "nothing to download" in call("get", "digits").output
 
 
 def test_data_info_of_a_file_with_clients(tmp_path):

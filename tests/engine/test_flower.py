@@ -606,7 +606,7 @@ def test_a_test_set_that_does_not_fit_is_refused(change, match):
 
 def test_data_that_is_elsewhere_is_for_no_other_engine():
     clients = elsewhere([3, 4], Found("mean", (), False))
-    with pytest.raises(fs.InvalidInput, match=r"clients\[1\]: its data is elsewhere"):
+    with pytest.raises(fs.InvalidInput, match=r"clients\[1\]: its data is on another machine"):
         fs.train(make_model({}), "cross_entropy", clients, rounds=1)
 
 

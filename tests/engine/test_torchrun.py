@@ -57,7 +57,7 @@ def test_the_command_line_trains_with_many_processes(tmp_path):
     assert json.loads((out / "environment.json").read_text())["processes"] == 2
     again = torchrun(2, *run, "--out", out, "--resume")
     assert again.returncode == 0, again.stderr
-    assert again.stdout.count("finished already") == 1
+    assert again.stdout.count("already finished") == 1
 
 
 def test_an_error_ends_all_processes_and_is_told_once(tmp_path):

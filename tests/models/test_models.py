@@ -136,7 +136,7 @@ def test_the_mlp_of_characters_knows_their_order():
         (("vgg", (3, 32, 32), 10), {}, "expected one of: char_lstm, char_mlp, mcmahan_cnn"),
         (("mlp", (4,), 3), {"hiden": (3,)}, "did you mean 'hidden'"),
         (("char_mlp", (80,), 80), {"contex": 3}, "did you mean 'context'"),
-        (("char_mlp", (6,), 80), {}, "context=12 is not usable; expected 1 to 6"),
+        (("char_mlp", (6,), 80), {}, "context=12 is invalid: expected 1 to 6"),
         (("softmax", (4,), 3), {"width": 3}, "it has no options"),
         (("softmax", (4,), 0), {}, "classes=0"),
         (("softmax", (4,), None), {}, "regression: 1"),

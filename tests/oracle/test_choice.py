@@ -119,7 +119,7 @@ def test_vmap_where_it_cannot_be_is_refused(kind):
 def test_others_may_be_asked_for(kind):
     for oracle in ("vmap", "loop"):
         choice = choose(CASES[kind][0](), oracle)
-        assert (choice.oracle, choice.form, choice.why) == (oracle, None, "asked for")
+        assert (choice.oracle, choice.form, choice.why) == (oracle, None, "requested")
     assert choose(CASES[kind][0](), "auto", 7).chunk == 7
 
 

@@ -49,7 +49,7 @@ def test_a_full_disk_ends_the_run_and_keeps_what_was_saved(tmp_path):
     learn("scaffold", rounds=3, checkpoint=tmp_path / "probe")
     room = files(tmp_path / "probe")[0].stat().st_size
     said, figures = child(FULL, tmp_path / "run", room + 10).splitlines()
-    assert "checkpoint-000004.safetensors: cannot be written (File too large). What was saved before" in said
+    assert "checkpoint-000004.safetensors: cannot be written (File too large). Files saved before" in said
     rounds, total = figures.split()
     assert (int(rounds), float(total)) == (4, float(learn("scaffold", rounds=4).x.sum()))
     assert [p.name for p in (tmp_path / "run").iterdir() if p not in files(tmp_path / "run")] == []

@@ -81,7 +81,7 @@ def test_sums_of_digits_tell_nothing_but_the_sum(monkeypatch):
 @pytest.mark.parametrize("value", [1e7, -1e7, math.nan, math.inf])
 def test_inputs_beyond_the_bound_are_refused_without_a_word_of_their_values(value):
     X = torch.tensor([[3.25], [value]], dtype=torch.float64)
-    with pytest.raises(fs.InvalidInput, match=r'beyond the bound inputs=1e\+06.*secure="10, inputs=1e\+08"') as caught:
+    with pytest.raises(fs.InvalidInput, match=r'exceed the bound inputs=1e\+06.*secure="10, inputs=1e\+08"') as caught:
         MomentSum(1, 1e6, 3).encode(moments(X))
     assert not any(text in str(caught.value) for text in ("3.25", "1e+07", "5e+06", "nan", "inf "))
 

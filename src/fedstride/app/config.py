@@ -1,4 +1,4 @@
-"""The configuration of a job: presets by task, a TOML file, single values; every key is checked, every value has a meaning."""
+"""Configuration of a run: task presets, a TOML file and single settings. Every key is checked and described."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedstride.training.checkpoint import Checkpoints
 from fedstride.training.guard import Guard
 
 Options = dict[str, Any]
-NOTHING = "none"  # TOML has no word for it
+NOTHING = "none"  # stands for None, which TOML cannot express
 
 
 class Part(BaseModel):
@@ -32,78 +32,78 @@ class Part(BaseModel):
 
 
 class Data(Part):
-    source: str = Field("digits", description="a name of `fedstride data list`, or a file or folder")
-    folder: str | None = Field(None, description="where to look for the source's files, besides the cache")
-    options: dict[str, Any] = Field({}, description="of the reader, such as label and client columns of a CSV file")
+    source: str = Field("digits", description="name from `fedstride data list`, or path of a file or folder")
+    folder: str | None = Field(None, description="folder with the raw files, searched in addition to the cache")
+    options: dict[str, Any] = Field({}, description="reader options, such as label and client columns of a CSV file")
     partition: Literal["iid", "dirichlet", "dirichlet_split", "pathological", "shards", "quantity", "natural"] = Field(
-        "shards", description="who gets which samples"
+        "shards", description="assignment of samples to clients"
     )
-    clients: int = Field(50, ge=1, description="number of clients (natural: at most this many)")
-    samples: int | None = Field(None, ge=1, description="samples per client; None: as many as there are")
+    clients: int = Field(50, ge=1, description="number of clients (natural: upper limit)")
+    samples: int | None = Field(None, ge=1, description="samples per client; none: all samples divided by clients")
     alpha: float = Field(0.1, gt=0, description="concentration of the Dirichlet partitions; smaller is more unequal")
     classes: int = Field(2, ge=1, description="classes (pathological) or shards (shards) per client")
-    normalise: bool = Field(False, description="inputs to mean 0 and deviation 1, per channel, over the training set")
-    seed: int = Field(0, ge=0, lt=2**63, description="of the partition")
+    normalise: bool = Field(
+        False, description="scale inputs to mean 0 and deviation 1 per channel, by the training set"
+    )
+    seed: int = Field(0, ge=0, lt=2**63, description="seed of the partition")
 
 
 class Model(Part):
     name: str = Field("mlp", description="softmax, mlp, small_cnn, mcmahan_cnn, resnet18, char_lstm or char_mlp")
-    options: dict[str, Any] = Field({}, description="of the model, such as hidden = 100 or dropout = 0")
-    seed: int = Field(0, ge=0, lt=2**63, description="of the initial weights")
+    options: dict[str, Any] = Field({}, description="model options, such as hidden = 100 or dropout = 0")
+    seed: int = Field(0, ge=0, lt=2**63, description="seed of the initial weights")
 
 
 class Training(Part):
-    rounds: int = Field(60, ge=1, description="rounds of communication")
+    rounds: int = Field(60, ge=1, description="number of communication rounds")
     cohort: int | float | None = Field(10, description="clients per round: a number, a fraction, or none for all")
     local_steps: int | None = Field(None, ge=1, description="local steps per round, instead of epochs")
-    epochs: float | None = Field(None, gt=0, description="passes over a client's data per round; 1 without local_steps")
+    epochs: float | None = Field(None, gt=0, description="passes over a client's data per round; default 1")
     batch_size: int | None = Field(10, ge=1, description="samples per step; none: the full batch")
-    weights: Literal["uniform", "samples"] = Field("uniform", description="of the clients in every mean")
-    seed: int = Field(0, ge=0, lt=2**63, description="of cohorts, batches and dropout")
-    weight_decay: float = Field(0.0, ge=0, description="part of every local loss")
+    weights: Literal["uniform", "samples"] = Field("uniform", description="weights of the clients in every mean")
+    seed: int = Field(0, ge=0, lt=2**63, description="seed of cohorts, batches and dropout")
+    weight_decay: float = Field(0.0, ge=0, description="L2 penalty in every local loss")
     clip_norm: float | None = Field(None, gt=0, description="largest norm of a gradient")
-    buffers: Literal["average", "local", "frozen"] = Field(
-        "average", description="what happens to BatchNorm's statistics"
-    )
+    buffers: Literal["average", "local", "frozen"] = Field("average", description="treatment of BatchNorm's statistics")
     device: str | None = Field(None, description="cpu, cuda, ...; none: cpu")
     precision: str | None = Field(None, description="bfloat16: mixed precision; none: float32")
     readout: Literal["server", "last", "average"] | None = Field(
-        None, description="what is evaluated and returned; none: as the algorithm says"
+        None, description="iterate that is evaluated and returned; none: the algorithm's default"
     )
     normalise: bool | None = Field(
-        None, description="inputs to mean 0 and deviation 1 over all clients; none: true for raw tables"
+        None, description="scale inputs to mean 0 and deviation 1 over all clients; none: true for raw tables"
     )
-    evaluate_every: int = Field(1, ge=1, description="rounds from one evaluation to the next")
-    guard: Options = Field({}, description="of fs.Guard, such as quorum = 0.5 or norm = 10")
-    checkpoints: Options = Field({}, description="of fs.Checkpoints, such as every = 10 or keep = 3")
-    privacy: Options = Field({}, description="of fs.Privacy, such as noise = 1 and clip = 0.5; {}: none")
-    faults: Options = Field({}, description="of fs.faults.Faulty, such as dropout = 0.3; {}: none")
+    evaluate_every: int = Field(1, ge=1, description="rounds between evaluations")
+    guard: Options = Field({}, description="arguments of fs.Guard, such as quorum = 0.5 or norm = 10")
+    checkpoints: Options = Field({}, description="arguments of fs.Checkpoints, such as every = 10 or keep = 3")
+    privacy: Options = Field({}, description="arguments of fs.Privacy, such as noise = 1 and clip = 0.5; {}: off")
+    faults: Options = Field({}, description="arguments of fs.faults.Faulty, such as dropout = 0.3; {}: off")
 
 
 class Config(Part):
-    task: str = Field("digits", description="the preset this configuration started from")
+    task: str = Field("digits", description="preset that this configuration is based on")
     algorithm: dict[str, Any] = Field(
-        {"name": "auto"}, description="its name, and arguments of its recipe; or custom, and its parts"
+        {"name": "auto"}, description="name of a recipe and its arguments; or custom and its parts"
     )
     data: Data = Data()
     model: Model = Model()
     training: Training = Training()
 
     def make_algorithm(self) -> Algorithm:
-        """The algorithm. A part is a table that names it: step = {part = "Adam", lr = 0.01}."""
+        """Build the algorithm. A part is given as a table with its name: step = {part = "Adam", lr = 0.01}."""
         made, private = _algorithm(self.algorithm), self.training.privacy
         return replace(made, privacy=_called(Privacy, "Privacy", "training.privacy", private)) if private else made
 
     @property
     def normalise(self) -> bool:
-        """Whether fs.train() normalises inputs: as asked for; else where they are a table that nobody has scaled yet."""
+        """Whether fs.train() normalises inputs: as configured, by default for tables that are not scaled yet."""
         if self.training.normalise is not None:
             return self.training.normalise
         raw = is_raw_table(self.data.source, self.data.folder, self.data.options)
         return raw and not self.data.normalise and not self.training.privacy
 
     def arguments(self, folder: Path | None) -> dict[str, Any]:
-        """What fs.train() takes beside model, loss, data and algorithm, for a run into a folder or into none."""
+        """Return the arguments of fs.train() except model, loss, data and algorithm. `folder` is for checkpoints."""
         t = self.training
         when = _called(
             Checkpoints, "Checkpoints", "training.checkpoints", {**t.checkpoints, "folder": folder or Path()}
@@ -121,7 +121,7 @@ class Config(Part):
         }
 
 
-OTHERS: dict[str, tuple[Any, str]] = {  # argument: where its parts are, and the method that makes one
+OTHERS: dict[str, tuple[Any, str]] = {  # argument: module of its parts, and the method that identifies them
     "schedule": (step, "__call__"),
     "up": (wire, "compress"),
     "down": (wire, "compress"),
@@ -151,18 +151,18 @@ def _algorithm(settings: Options) -> Algorithm:
 
 
 def _called(make: Callable[..., Any], name: str, at: str, arguments: dict[str, Any]) -> Any:
-    """make(**arguments), with tables turned into parts; its arguments are checked against its signature."""
+    """Call make(**arguments) with tables converted to parts, after checking the arguments against its signature."""
     known = inspect.signature(make).parameters
     for key in arguments:
         if key not in known:
             raise InvalidInput(
-                f"{at}.{key} is unknown to {name}; {nearest(key, known)}"
+                f"{at}.{key} is not an argument of {name}; {nearest(key, known)}"
                 if known
-                else f"{at}.{key} is unknown to {name}, which takes no arguments."
+                else f"{at}.{key} is not an argument of {name}, which takes none."
             )
     missing = [key for key, p in known.items() if p.default is p.empty and key not in arguments]
     if missing:
-        raise InvalidInput(f"{at}.{missing[0]} is missing; {name} needs it.")
+        raise InvalidInput(f"{at}.{missing[0]} is missing; {name} requires it.")
     return make(**{key: _value(value, key, f"{at}.{key}") for key, value in arguments.items()})
 
 
@@ -171,8 +171,8 @@ def _value(value: Any, slot: str, at: str) -> Any:
         return tuple(value) if isinstance(value, list) else value
     known, part = _parts(slot), value.get("part")
     if not isinstance(part, str) or part not in known:
-        known_ones = nearest(str(part), known) if known else "it takes no part."
-        raise InvalidInput(f"{at}={value!r} names no part that fits there; {known_ones}")
+        known_ones = nearest(str(part), known) if known else "this argument takes no part."
+        raise InvalidInput(f"{at}={value!r} does not name a valid part; {known_ones}")
     return _called(known[part], part, at, {k: v for k, v in value.items() if k != "part"})
 
 
@@ -227,7 +227,7 @@ TASKS: dict[str, dict[str, Any]] = {
 
 
 def resolve(task: str = "digits", file: Path | None = None, settings: dict[str, Any] | None = None) -> Config:
-    """The preset of a task, then the file, then single settings under dotted names; the later wins."""
+    """Merge the preset of a task, the file and the single settings (dotted names); later ones take precedence."""
     given = _read(file) if file is not None else {}
     task = str(given.get("task", task)) if task == "digits" else task
     if task not in TASKS:
@@ -248,17 +248,17 @@ def resolve(task: str = "digits", file: Path | None = None, settings: dict[str, 
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        raise InvalidInput(f"{key}={first['input']!r} is not usable; {first['msg'].lower()}.") from error
+        raise InvalidInput(f"{key}={first['input']!r} is invalid: {first['msg'].lower()}.") from error
     config.make_algorithm()
     config.arguments(None)
     return config
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
-    """key=value, the value read as TOML where it is, else as text."""
+    """Parse key=value; the value is read as TOML if possible, else as text."""
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise InvalidInput(f"--set {text!r} is not usable; expected key=value, as in training.rounds=20.")
+        raise InvalidInput(f"--set {text!r} is invalid: expected key=value, as in training.rounds=20.")
     try:
         return key.strip(), tomllib.loads(f"v = {value}")["v"]
     except (tomllib.TOMLDecodeError, RecursionError):
@@ -266,18 +266,18 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 
 def parse_algorithm(text: str) -> Options:
-    """The settings that NAME or NAME(key=value,...) stands for; values as in parse_setting."""
+    """Parse NAME or NAME(key=value,...) to settings; values as in parse_setting."""
     name, _, arguments = text.partition("(")
     return {"name": name.strip(), **dict(map(parse_setting, split(arguments.rstrip().removesuffix(")"))))}
 
 
 def algorithm_of(text: str) -> Algorithm:
-    """The algorithm that NAME or NAME(key=value,...) stands for."""
+    """Return the algorithm for NAME or NAME(key=value,...)."""
     return _algorithm(_merge({}, parse_algorithm(text)))
 
 
 def split(text: str) -> list[str]:
-    """The parts between commas that are in no brackets."""
+    """Split at commas outside of brackets."""
     parts, depth = [""], 0
     for c in text:
         depth += (c in "([{") - (c in ")]}")
@@ -289,7 +289,7 @@ def split(text: str) -> list[str]:
 
 
 def to_toml(config: Config, meanings: bool = False) -> str:
-    """The configuration as a TOML file that `resolve` reads back."""
+    """Return the configuration as TOML text that `resolve` can read."""
     plain = config.model_dump()
     lines = _lines(Config, {"task": plain["task"]}, meanings)
     lines += ["", "[algorithm]", *(f"{k} = {_toml(v)}" for k, v in plain["algorithm"].items())]
@@ -315,9 +315,9 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InvalidInput(f"--config {file}: it cannot be read ({error.strerror}).") from error
+        raise InvalidInput(f"--config {file}: the file cannot be read ({error.strerror}).") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInput(f"--config {file}: it is no TOML file: {error}.") from error
+        raise InvalidInput(f"--config {file}: not a valid TOML file: {error}.") from error
 
 
 def _nested(key: str, value: Any) -> dict[str, Any]:
@@ -337,13 +337,11 @@ def _merge(into: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 
 def _drop_what_belongs_to_another(values: dict[str, Any], layer: dict[str, Any]) -> None:
-    """A layer that names another model or algorithm does not want the options of the one before."""
+    """Drop the options of the previous model or algorithm if the layer names another one."""
     for part, usual in (("model", Model().name), ("algorithm", "auto")):
         before, new = values.get(part, {}), layer.get(part, {})
         if not isinstance(new, dict):
-            raise InvalidInput(
-                f"{part}={new!r} is not usable; expected a table of settings, as in {part}.name={usual}."
-            )
+            raise InvalidInput(f"{part}={new!r} is invalid: expected a table of settings, as in {part}.name={usual}.")
         if isinstance(before, dict) and new.get("name", before.get("name")) != before.get("name", usual):
             for option in [key for key in before if part == "algorithm" or key == "options"]:
                 del before[option]
@@ -353,10 +351,8 @@ def _check_keys(values: dict[str, Any], kind: type[Part], at: str = "") -> None:
     for key, value in values.items():
         field = kind.model_fields.get(key)
         if field is None:
-            raise InvalidInput(f"{at}{key} is no setting; {nearest(key, kind.model_fields)}")
+            raise InvalidInput(f"{at}{key} is not a setting; {nearest(key, kind.model_fields)}")
         if isinstance(field.annotation, type) and issubclass(field.annotation, Part):
             if not isinstance(value, dict):
-                raise InvalidInput(
-                    f"{at}{key}={value!r} is not usable; expected a table of settings, as [{key}] in TOML."
-                )
+                raise InvalidInput(f"{at}{key}={value!r} is invalid: expected a table of settings, as [{key}] in TOML.")
             _check_keys(value, field.annotation, f"{at}{key}.")

@@ -1,4 +1,4 @@
-"""Where the rows of a run go besides its history: JSON lines, TensorBoard, MLflow; callbacks of fs.train."""
+"""Loggers: callbacks of fs.train that write the metrics of each round to JSON lines, TensorBoard or MLflow."""
 
 from __future__ import annotations
 
@@ -19,19 +19,33 @@ QUARTILES = ("min", "q25", "median", "q75", "max")  # of the history's client_st
 
 
 def numbers_of(row: Row) -> Iterator[tuple[str, float]]:
-    """Every number of a row under its name; those of a list as name/median or name/0, of a table as name/key; what is None has none."""
+    """Yield (name, number) for every number of a row.
+
+    Numbers in lists are named name/median or name/0, those in dicts name/key. None and the round are skipped.
+    """
     for name, value in row.items():
         if isinstance(value, list | tuple):
             parts = QUARTILES if name == "client_steps" else map(str, range(len(value)))
             yield from numbers_of({f"{name}/{part}": v for part, v in zip(parts, value, strict=True)})
         elif isinstance(value, dict):
             yield from numbers_of({f"{name}/{part}": v for part, v in value.items()})
-        elif isinstance(value, Real) and name != "round":  # the round is what the others are logged under
+        elif isinstance(value, Real) and name != "round":  # the round is the x-axis of the others
             yield name, float(value)
 
 
 class JsonLines:
-    """One line per round, appended to a file and flushed, so that it can be followed while the run goes on."""
+    """Append one JSON line per round to a file. Each line is flushed, so the file can be followed during the run.
+
+    Args:
+        path: the file to append to; missing folders are created.
+
+    Raises:
+        InvalidInput: if the file cannot be written.
+
+    Example:
+        >>> with contextlib.closing(JsonLines("logs/first.jsonl")) as log:
+        ...     fs.train(model, "cross_entropy", clients, rounds=3, callbacks=[log])
+    """
 
     def __init__(self, path: str | Path) -> None:
         path = Path(path)
@@ -42,16 +56,28 @@ class JsonLines:
             raise InvalidInput(f"JsonLines: {path} cannot be written: {error.strerror}.") from error
 
     def __call__(self, event: Event) -> None:
-        if event.round > 0:  # before the first round nothing was measured
+        if event.round > 0:  # there are no metrics before the first round
             self.file.write(json.dumps(event.metrics) + "\n")
             self.file.flush()
 
     def close(self) -> None:
+        """Close the file."""
         self.file.close()
 
 
 class TensorBoard:
-    """Scalars for TensorBoard, one per number of a row; a run that is resumed into the same folder goes on there."""
+    """Log every number of a round as a TensorBoard scalar. A resumed run can continue in the same folder.
+
+    Args:
+        folder: TensorBoard's log directory.
+
+    Raises:
+        InvalidInput: if TensorBoard is not installed.
+
+    Example:
+        >>> with contextlib.closing(TensorBoard("logs/first")) as log:
+        ...     fs.train(model, "cross_entropy", clients, rounds=3, callbacks=[log])
+    """
 
     def __init__(self, folder: str | Path) -> None:
         self.writer = _imported("torch.utils.tensorboard", self).SummaryWriter(str(folder))
@@ -62,13 +88,26 @@ class TensorBoard:
         self.writer.flush()
 
     def close(self) -> None:
+        """Close TensorBoard's writer."""
         self.writer.close()
 
 
 class MLflow:
-    """Metrics of one new MLflow run; where MLflow's own environment variables say, unless an argument does.
+    """Log every number of a round as a metric of a new MLflow run.
 
-    Through MLflow's client: its global active run and experiment stay as they are.
+    Uses MLflow's client, so the global active run and experiment do not change.
+
+    Args:
+        experiment: name of the experiment, created if missing. Default: MLFLOW_EXPERIMENT_NAME, else "Default".
+        run_name: name of the run. Default: chosen by MLflow.
+        tracking_uri: address of the tracking server. Default: MLflow's environment variables.
+
+    Raises:
+        InvalidInput: if MLflow is not installed.
+
+    Example:
+        >>> with contextlib.closing(MLflow("digits", "first")) as log:
+        ...     fs.train(model, "cross_entropy", clients, rounds=3, callbacks=[log])
     """
 
     def __init__(
@@ -89,7 +128,11 @@ class MLflow:
             self.client.log_batch(self.run_id, metrics=found)
 
     def close(self, status: str = "FINISHED") -> None:
-        """End the run; "FAILED" is MLflow's word for one that did not get through."""
+        """End the MLflow run.
+
+        Args:
+            status: MLflow's status, such as "FINISHED" or "FAILED".
+        """
         self.client.set_terminated(self.run_id, status)
 
 

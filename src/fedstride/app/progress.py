@@ -1,4 +1,4 @@
-"""Progress of a run while it lasts: a bar with the figures of the round; plain lines without a terminal."""
+"""Progress display of a run: a bar with the metrics of the round on a terminal, else plain lines."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fedstride.training.train import Event
 
 
 class Stopped(Exception):
-    """Ctrl-C: the round was finished and saved."""
+    """Raised after Ctrl-C, once the round has been finished and saved."""
 
 
 def line(row: Row) -> str:
-    """The figures of one round, in words."""
+    """Format the metrics of one round as a line of text."""
     private = row["train_loss"] is None
     parts = [] if private else [f"loss {row['train_loss']:.4f}"]
     if row["test_accuracy"] is not None:
@@ -33,7 +33,7 @@ def line(row: Row) -> str:
     if row["lost"]:
         parts.append(f"lost {row['lost']}")
     if row["rollbacks"]:
-        parts.append("step taken back")
+        parts.append("server step rolled back")
     if row["epsilon"] is not None:
         parts.append(f"epsilon {row['epsilon']:.3g}")
     return "  ".join(parts)
@@ -41,7 +41,7 @@ def line(row: Row) -> str:
 
 @contextmanager
 def shown(title: str, rounds: int, mode: str, console: Console) -> Iterator[Any]:
-    """A callback that shows each round: mode = live (lines without a terminal), json or quiet."""
+    """Yield a callback that shows each round. The mode is live (plain lines without a terminal), json or quiet."""
     if mode == "live" and console.is_terminal:
         columns = (
             TextColumn("{task.description}"),
@@ -68,7 +68,7 @@ def shown(title: str, rounds: int, mode: str, console: Console) -> Iterator[Any]
 
 @contextmanager
 def stop_after_round() -> Iterator[Any]:
-    """A callback that ends the run after the round in which Ctrl-C was pressed; pressed twice, at once."""
+    """Yield a callback that ends the run after the current round on Ctrl-C; a second Ctrl-C ends it at once."""
     asked: list[int] = []
 
     def ask(number: int, frame: FrameType | None) -> None:

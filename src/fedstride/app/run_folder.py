@@ -1,4 +1,4 @@
-"""The main job: from a configuration to a trained model in a run folder."""
+"""Run folders: train a model from a configuration and save everything in one folder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONFIG, ENVIRONMENT, HISTORY, CLIENTS = "config.toml", "environment.json", "hist
 
 @dataclass(frozen=True)
 class Job:
-    """A configuration with its data and model at hand."""
+    """A configuration with its data and model loaded."""
 
     config: Config
     clients: data.Federation
@@ -48,7 +48,7 @@ class Job:
 
 
 def prepare(config: Config) -> Job:
-    """Load the data, deal it out, build the model."""
+    """Load the data, partition it, and build the model."""
     table = data.load(config.data.source, **{"folder": config.data.folder, **config.data.options})
     if config.data.normalise:
         table = normalised(table)
@@ -57,16 +57,16 @@ def prepare(config: Config) -> Job:
         torch.manual_seed(config.model.seed)
         shape, classes, options = tuple(table.train[0].shape[1:]), table.classes or 1, config.model.options
         for known in {"shape", "classes"} & options.keys():
-            raise InvalidInput(f"model.options.{known}={options[known]!r} is not usable; it comes with the data.")
+            raise InvalidInput(f"model.options.{known}={options[known]!r} is invalid: it is determined by the data.")
         model = models.build(config.model.name, shape, classes, **options)
     return Job(config, clients, table.test, table.classes, model)
 
 
 def normalised(table: data.Table) -> data.Table:
-    """Inputs shifted and scaled to mean 0 and deviation 1 over the training set: per channel, or per feature."""
+    """Scale inputs to mean 0 and deviation 1 over the training set, per channel or per feature."""
     inputs = table.train[0]
     if not inputs.is_floating_point():
-        raise InvalidInput(f"data.normalise: the inputs of {table.name} are no real numbers; set it to false.")
+        raise InvalidInput(f"data.normalise: the inputs of {table.name} are not floating point; set it to false.")
     over = [d for d in range(inputs.dim()) if d != 1]
     mean, deviation = inputs.mean(over, keepdim=True), inputs.std(over, keepdim=True)
     deviation = torch.where(deviation > 0, deviation, 1.0)
@@ -75,7 +75,7 @@ def normalised(table: data.Table) -> data.Table:
 
 
 def deal(table: data.Table, d: Data) -> list[Tensor]:
-    """Who gets which samples."""
+    """Assign samples to clients: one tensor of indices per client."""
     labels, p = table.train[1], data.partition
     if d.partition == "natural":
         there = 0 if table.groups is None else len(torch.unique(table.groups))
@@ -95,10 +95,10 @@ def deal(table: data.Table, d: Data) -> list[Tensor]:
 
 
 def status(folder: Path) -> str:
-    """new, started or finished: what a run folder holds."""
+    """Return the status of a run folder: new, started or finished."""
     if not (folder / CONFIG).is_file():
         if folder.exists() and (not folder.is_dir() or any(p.suffix != NEW for p in folder.iterdir())):
-            raise InvalidInput(f"--out {folder}: it is no run folder and not empty; choose another one.")
+            raise InvalidInput(f"--out {folder}: not empty, and not a run folder; choose another one.")
         return "new"
     rounds = resolve(file=folder / CONFIG).training.rounds
     done = len(_history(folder))
@@ -106,13 +106,13 @@ def status(folder: Path) -> str:
 
 
 def execute(job: Job, folder: Path, callbacks: Sequence[Callable[[Event], object]] = ()) -> Run:
-    """Train into a run folder; goes on from the folder's checkpoint, if there is one."""
+    """Train in a run folder; continue from the folder's checkpoint if there is one."""
     with locked(folder):
         return _execute(job, folder, callbacks)
 
 
 def follow(job: Job) -> None:
-    """The part of a process that works for the one that executes the job."""
+    """Take part in a job that another process executes."""
     train(job.model, job.loss, job.clients, job.config.make_algorithm(), test=job.test, **job.config.arguments(None))
 
 
@@ -143,7 +143,7 @@ def _execute(job: Job, folder: Path, callbacks: Sequence[Callable[[Event], objec
 
 
 def about_clients(job: Job, model: nn.Module) -> dict[str, Any]:
-    """Who has what, and how well the returned model serves each."""
+    """Return sizes, label counts, accuracy and loss of the returned model for each client."""
     accuracy: list[float] = []
     losses: list[float] = []
     labels: list[list[int]] = []
@@ -181,5 +181,5 @@ def environment() -> dict[str, Any]:
 
 
 def _history(folder: Path) -> list[Row]:
-    """The rounds that the checkpoint knows: a crash may have come between it and the log."""
+    """Return the rounds in the checkpoint; after a crash, the log may be ahead of it."""
     return checkpoint.newest(folder, lambda path: checkpoint.history(path, read_tensors(path)[0])) or []

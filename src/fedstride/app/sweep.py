@@ -1,4 +1,4 @@
-"""Many runs, each kept in a file of its own: what was interrupted goes on, and what is there is not run again."""
+"""Sweeps: many runs, each saved to its own file. Interrupted sweeps can be continued; finished runs are not repeated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fedstride.engine.local import cores
 from fedstride.training.train import Event, train
 
 Result = dict[str, Any]
-Tell = Callable[[int, int, str], object]  # done, all, what was done last
+Tell = Callable[[int, int, str], object]  # number done, total number, name of the last one
 KEPT = (
     "round",
     "train_loss",
@@ -48,7 +48,7 @@ SUMMED = ("bytes_up", "bytes_down", "gradients", "forwards")
 
 @dataclass(frozen=True)
 class Cell:
-    """A piece of work with a name of its own: a function of a module, and arguments that JSON can hold, as its result."""
+    """A unit of work with a unique name: a module-level function and its arguments. Arguments and result must fit JSON."""
 
     name: str
     work: Callable[..., Result]
@@ -63,12 +63,12 @@ class Cell:
 def complete(
     cells: Sequence[Cell], folder: Path, tell: Tell = lambda done, total, name: None, workers: int | None = None
 ) -> dict[str, Result]:
-    """The results by name; what the folder does not hold yet is computed, by one process per core."""
+    """Return the results by name; compute those that the folder does not contain, with one process per core."""
     folder.mkdir(parents=True, exist_ok=True)
     unique = {cell.name: cell for cell in cells}
     for cell in cells:
         if cell != unique[cell.name]:
-            raise InvalidInput(f"two different cells are named {cell.name!r}; give each a name of its own.")
+            raise InvalidInput(f"two different cells are named {cell.name!r}; expected unique names.")
     found = {name: kept for name, cell in unique.items() if (kept := _kept(cell, folder)) is not None}
     missing = [cell for name, cell in unique.items() if name not in found]
     if not missing:
@@ -93,7 +93,7 @@ def complete(
 
 
 def _calm() -> None:
-    """Of a worker: one thread, and Ctrl-C is the parent's business."""
+    """Initialise a worker: one thread, and ignore Ctrl-C, which the parent handles."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -116,18 +116,18 @@ def _one(cell: Cell, folder: Path) -> Result:
 
 
 def training(name: str, settings: dict[str, Any], task: str = "digits") -> Cell:
-    """A cell that trains: a task's preset and settings under dotted names, checked now."""
+    """Return a cell that trains a task's preset with settings (dotted names), which are checked here."""
     config = resolve(task, settings=settings).model_dump(mode="json")
-    if config["training"]["normalise"] is None:  # results that are kept were found before there was such a setting
+    if config["training"]["normalise"] is None:  # saved results are older than this setting
         del config["training"]["normalise"]
     return Cell(name, trained, {"config": config})
 
 
 def trained(config: dict[str, Any], scale: float = 1.0) -> Result:
-    """Train as a configuration says; `scale` multiplies all inputs.
+    """Train with a configuration; `scale` multiplies all inputs.
 
-    Beside the history: the scores of the last iterate, where the read-out is another; for an averaged one, which is
-    compared at the end only, in the last fifth of the rounds.
+    The result has the history, and the scores of the last iterate if the read-out is another one. For an averaged
+    read-out, which is compared only at the end, these scores cover the last fifth of the rounds.
     """
     chosen = Config.model_validate(config)
     prepared = _scaled(_prepared(chosen.data.model_dump_json(), chosen.model.model_dump_json()), scale)
@@ -176,7 +176,7 @@ def _scaled(prepared: run_folder.Job, scale: float) -> run_folder.Job:
 
 
 def _scores(prepared: run_folder.Job, x: torch.Tensor) -> tuple[float, float | None]:
-    """Loss and accuracy on the test set at x."""
+    """Return loss and accuracy on the test set at x."""
     model, (inputs, targets) = prepared.model, prepared.test
     start = parameters_to_vector(model.parameters()).detach().clone()
     vector_to_parameters(x, model.parameters())
@@ -189,5 +189,5 @@ def _scores(prepared: run_folder.Job, x: torch.Tensor) -> tuple[float, float | N
 
 
 def _short(value: float | None) -> float | None:
-    """Seven digits are enough for tables and pictures."""
+    """Round to seven digits, which is enough for tables and plots."""
     return None if value is None else float(f"{value:.7g}")

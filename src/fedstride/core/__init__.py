@@ -1,1 +1,1 @@
-"""What every part stands on: rows, models, losses, errors, files."""
+"""Foundations used by all other packages: rows, models, losses, errors, files."""

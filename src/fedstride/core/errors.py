@@ -1,4 +1,4 @@
-"""What can go wrong, by kind: every error that fedstride raises on purpose is a FedstrideError."""
+"""Exceptions and argument checks. Every error that fedstride raises on purpose is a FedstrideError."""
 
 from __future__ import annotations
 
@@ -12,35 +12,42 @@ if TYPE_CHECKING:
     from fedstride.training.result import Run
 
 
-LARGEST = 1.7e308  # of float64; check.fits asks again for the model's own type
+LARGEST = 1.7e308  # largest float64; training/validate.py checks again for the model's own type
 
 
 class FedstrideError(Exception):
-    """Base of all errors of this package."""
+    """Base class of all errors of this package."""
 
 
 class FedstrideWarning(UserWarning):
-    """Something went wrong and was dealt with; the user should know."""
+    """A problem that was handled, but that the user should know about."""
 
 
 def tell(message: str) -> None:
+    """Issue a FedstrideWarning."""
     warnings.warn(message, FedstrideWarning, stacklevel=2)
 
 
 class InvalidInput(FedstrideError, ValueError):
-    """An argument or a data set that cannot be used; the message names it and says how to fix it."""
+    """An invalid argument or data set; the message names it and explains how to fix it."""
 
 
 class Corrupt(InvalidInput):
-    """A file or a message that is damaged, or not fedstride's."""
+    """A file or a message that is damaged, or was not written by fedstride."""
 
 
 class Refused(FedstrideError, ValueError):
-    """Parts that make no sense together; the message says why."""
+    """An incompatible combination of parts; the message explains why."""
 
 
 class GivenUp(FedstrideError, RuntimeError):
-    """A run that cannot go on. `run` holds the history and the last good model, `round` the round that failed."""
+    """A run that cannot continue.
+
+    Attributes:
+        run: the history and the last good model.
+        round: the round that failed.
+        clients: the clients concerned.
+    """
 
     def __init__(self, message: str, run: Run, round: int, clients: list[int]) -> None:
         super().__init__(message)
@@ -48,32 +55,32 @@ class GivenUp(FedstrideError, RuntimeError):
 
 
 class Diverged(GivenUp):
-    """The model became non-finite, or exploded; `clients` are those whose model did."""
+    """The model became NaN or infinite, or exploded; `clients` are those whose model did."""
 
 
 class TooFew(GivenUp):
-    """A round that not enough clients took part in, however often it was tried; `clients` are those who were lost."""
+    """Too few clients answered in all attempts of a round; `clients` are the lost ones."""
 
 
 class Ended(FedstrideError, RuntimeError):
-    """In a process that followed another: that one ended the run, and says why itself."""
+    """Raised in worker processes when the leading process has ended the run; the leader reports the reason."""
 
 
 class Unsaved(FedstrideError, OSError):
-    """A file that cannot be written. `run` holds what was trained so far, if it happened in training."""
+    """A file that cannot be written. During training, `run` holds the rounds trained so far."""
 
     run: Run | None = None
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """'did you mean ...?' for an unknown name, or the list of the valid ones."""
+    """Return 'did you mean ...?' for an unknown name, or the list of valid names."""
     valid = sorted(valid)
     close = difflib.get_close_matches(name.lower(), valid, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(map(repr, close))}?" if close else f"expected one of: {', '.join(valid)}."
 
 
 def positive(part: object, **values: float | None) -> None:
-    """Refuse rates that are not positive and finite; None means 'not set', where that is the part's own default."""
+    """Refuse values that are not positive and finite; None is allowed if it is the default of the part."""
     _each(part, values, lambda v: 0 < v <= LARGEST, "a positive finite number")
 
 
@@ -83,28 +90,29 @@ def not_negative(part: object, **values: float | None) -> None:
 
 
 def at_least_one(part: object, **values: float | None) -> None:
-    """Refuse factors that would shrink what they should let grow."""
+    """Refuse growth factors below 1."""
     _each(part, values, lambda v: 1 <= v <= LARGEST, "a finite number >= 1")
 
 
 def finite(part: object, **values: float | None) -> None:
+    """Refuse non-finite values."""
     _each(part, values, lambda v: abs(v) <= LARGEST, "a finite number")
 
 
 def betas(part: object, values: tuple[float, float]) -> None:
-    """Refuse what is not a pair of decay factors."""
+    """Refuse values that are not a pair of decay factors."""
     if not isinstance(values, tuple | list) or len(values) != 2:
         raise InvalidInput(f"{_owner(part)}: betas={values!r} is invalid: expected two numbers in [0, 1).")
     decay(f"{_owner(part)}.betas", first=values[0], second=values[1])
 
 
 def fraction(part: object, **values: float | None) -> None:
-    """Refuse what is not strictly between 0 and 1."""
+    """Refuse values that are not strictly between 0 and 1."""
     _each(part, values, lambda v: 0 < v < 1, "a number strictly between 0 and 1")
 
 
 def decay(part: object, **values: float | None) -> None:
-    """Refuse what is not in [0, 1); zero means 'off'."""
+    """Refuse values outside of [0, 1); zero means 'off'."""
     _each(part, values, lambda v: 0 <= v < 1, "a number in [0, 1) (0 turns it off)")
 
 

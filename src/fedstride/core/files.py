@@ -1,4 +1,4 @@
-"""Files that are replaced, not rewritten; tensors as safetensors, the rest as JSON; never pickle."""
+"""Atomic file replacement; tensors as safetensors, the rest as JSON, never pickle."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor
 from fedstride.core.errors import InvalidInput, Unsaved
 from fedstride.core.message import pack, unpack
 
-NEW = ".new"  # what a write that never ended leaves behind
+NEW = ".new"  # suffix of unfinished files
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
-    """Write a new file beside the old one, flush it, then take its place: a crash leaves one of the two whole."""
+    """Write a new file beside the old one, flush it, and rename it: after a crash, one of the two is intact."""
     new = path.with_name(path.name + NEW)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,13 +43,13 @@ def append(path: Path, text: str) -> None:
 
 def _unsaved(path: Path, error: OSError) -> Unsaved:
     return Unsaved(
-        f"{path}: cannot be written ({error.strerror or error}). What was saved before is still there. "
-        "Make room, or use a folder that you may write to."
+        f"{path}: cannot be written ({error.strerror or error}). Files saved before are unchanged. "
+        "Free some space, or use a writable folder."
     )
 
 
 def _flush_folder(folder: Path) -> None:
-    """So that the new name survives a power cut too, where the system can do that."""
+    """Flush the folder, so that the new name survives a power cut, if the system supports it."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:

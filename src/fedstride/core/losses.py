@@ -1,4 +1,4 @@
-"""Losses by name, and what fedstride needs to know of any loss: is it a mean or a sum over the batch?"""
+"""Losses by name, and properties of any loss: its reduction, its targets, its best constant prediction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def _like(target: Tensor, output: Tensor) -> Tensor:
-    """The target in the output's shape and type: [n, 1] against [n] would broadcast to [n, n] in silence."""
+    """Return the target in the output's shape and type: [n, 1] and [n] would silently broadcast to [n, n]."""
     return target.reshape(output.shape).to(output.dtype)
 
 
@@ -31,7 +31,7 @@ def huber(output: Tensor, target: Tensor) -> Tensor:
 
 
 def bce_with_logits(output: Tensor, target: Tensor) -> Tensor:
-    """Targets 0 or 1."""
+    """Binary cross entropy for targets 0 or 1."""
     return F.binary_cross_entropy_with_logits(output, _like(target, output))
 
 
@@ -60,12 +60,12 @@ def resolve(loss: str | Loss) -> Loss:
             )
         return LOSSES[loss]
     if not callable(loss):
-        raise InvalidInput(f"loss={loss!r} is not usable; expected a function (output, target) -> scalar, or a name.")
+        raise InvalidInput(f"loss={loss!r} is invalid: expected a function (output, target) -> scalar, or a name.")
     return loss
 
 
 def allowed_targets(loss: Loss) -> tuple[str, Callable[[Tensor], Tensor]] | None:
-    """For losses that take any number and mean only some: which ones, in words and as a test."""
+    """Return the valid targets of a loss as text and as a test; None if the loss has no such restriction."""
     if loss is logistic:
         return "-1 or +1", lambda t: (t == -1) | (t == 1)
     named = loss in (bce_with_logits, F.binary_cross_entropy_with_logits, F.binary_cross_entropy)
@@ -79,9 +79,9 @@ def wants_class_labels(loss: Loss) -> bool:
 
 
 def reduction(loss: Loss, output: Tensor, target: Tensor) -> str | None:
-    """'mean' or 'sum' over the samples, or None: what a batch's loss is of the losses of its samples.
+    """Return the reduction of a loss over the samples of a batch: 'mean', 'sum', or None for neither.
 
-    Asked at random outputs, because at a perfect fit all answers are zero. A loss with class weights is neither.
+    It is determined at random outputs, because at a perfect fit all losses are zero. Class weights give None.
     """
     if getattr(loss, "weight", None) is not None:
         return None
@@ -92,7 +92,7 @@ def reduction(loss: Loss, output: Tensor, target: Tensor) -> str | None:
         alone = torch.stack([loss(noise[i : i + 1], target[i : i + 1]) for i in range(len(target))]).double()
     except (RuntimeError, ValueError, IndexError, TypeError):
         return None
-    if len(target) == 1:  # a sum and a mean alike: ask what happens to a sample that is there twice
+    if len(target) == 1:  # sum and mean are equal: duplicate the sample
         whole, alone = float(loss(torch.cat([noise, noise]), torch.cat([target, target]))), torch.cat([alone, alone])
     for name, value in (("mean", float(alone.mean())), ("sum", float(alone.sum()))):
         if abs(whole - value) <= 1e-3 * abs(value):
@@ -101,7 +101,7 @@ def reduction(loss: Loss, output: Tensor, target: Tensor) -> str | None:
 
 
 def constant(loss: Loss, targets: Tensor) -> dict[str, float]:
-    """Figures of the best prediction that ignores the inputs, on a test set: what a model must beat to have learned.
+    """Return the scores of the best prediction that ignores the inputs; a model that learned anything beats them.
 
     Args:
         loss: The loss that the test set is evaluated with.
@@ -122,7 +122,7 @@ def constant(loss: Loss, targets: Tensor) -> dict[str, float]:
         if len(counts):
             found["accuracy"] = float(counts.max()) / t.numel()
         best = torch.special.entr(counts / counts.sum()).sum()
-    elif allowed_targets(loss) is not None:  # binary, by column
+    elif allowed_targets(loss) is not None:  # binary, per column
         q = (t.double().mean(0) + 1) / 2 if loss is logistic else t.double().mean(0)
         if bool(((t == t.min()) | (t == t.max())).all()):
             found["accuracy"] = float(torch.maximum(q, 1 - q).mean())
@@ -140,7 +140,7 @@ def constant(loss: Loss, targets: Tensor) -> dict[str, float]:
 
 
 def correct(output: Tensor, target: Tensor) -> Tensor | None:
-    """How many predictions are right, or None if the task is no classification."""
+    """Count the correct predictions; None if the task is not a classification."""
     if output.dim() >= 2 and output.shape[1] > 1:
         guess = output.argmax(1)
         return (guess == target).sum() if not target.is_floating_point() and guess.shape == target.shape else None

@@ -1,4 +1,4 @@
-"""Tensors and a few facts as bytes, for files and for messages: safetensors, all of it under a checksum; never pickle."""
+"""Serialise tensors and metadata for files and messages: safetensors with a checksum, never pickle."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ FORMAT = 2
 
 
 def pack(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> bytes:
-    """An ordinary safetensors file; its header holds the checksum and the facts."""
+    """Serialise to an ordinary safetensors file; its header holds the checksum and the metadata."""
     own = {k: v.detach().cpu().clone().contiguous() for k, v in tensors.items()}
     text = json.dumps({"format": FORMAT, **meta})
     return save(own, {"fedstride": f"{_digest(own, text)} {text}"})
 
 
 def unpack(data: bytes, what: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """(tensors, facts) of what pack() made; anything else is refused under the name `what`."""
+    """Return (tensors, metadata) of data written by pack(); `what` names the data in error messages."""
     try:
         tensors = load(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
@@ -38,7 +38,7 @@ def unpack(data: bytes, what: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         found = meta.get("format") if isinstance(meta, dict) else None
         raise Corrupt(f"{what}: format {found!r} is unknown to this version of fedstride; expected {FORMAT}.")
     if not whole:
-        raise Corrupt(f"{what}: damaged, its checksum does not fit.")
+        raise Corrupt(f"{what}: damaged, its checksum does not match.")
     return tensors, meta
 
 

@@ -1,7 +1,7 @@
-"""Inputs with mean 0 and deviation 1: statistics of the whole federation, from sums over its clients.
+"""Normalise inputs to mean 0 and deviation 1 over the whole federation, from sums over its clients.
 
 Features are the channels of samples with three or more dimensions (dimension 1 of a batch), else the columns (the last
-dimension). Every sample counts once, whatever the clients' weights. The deviation divides by n, as scikit-learn's
+dimension). Every sample counts once, regardless of the clients' weights. The deviation divides by n, as scikit-learn's
 StandardScaler does.
 """
 
@@ -15,20 +15,20 @@ from torch import Tensor, nn
 
 from fedstride.core.rows import Vec
 
-INPUTS = "inputs"  # name of the scaling in what the server broadcasts
-BLOCK = 2**22  # numbers that are converted to float64 together
-NOISE = 1e-14  # share of the squared mean that rounding may leave where the clients' means are equal
+INPUTS = "inputs"  # name of the scaling in the server's broadcast
+BLOCK = 2**22  # numbers that are converted to float64 at a time
+NOISE = 1e-14  # rounding error, relative to the squared mean, if the clients' means are equal
 
 
 def features_of(shape: Sequence[int]) -> int:
-    """Number of features of a sample of this shape."""
+    """Return the number of features of a sample of this shape."""
     return shape[0] if len(shape) >= 3 else shape[-1] if shape else 1
 
 
 def moments(inputs: Tensor) -> Vec:
-    """What a client contributes: its number of samples n; per feature n mean, n mean^2 and n variance, in float64.
+    """Return a client's contribution in float64: its number of samples n; per feature n mean, n mean^2, n variance.
 
-    Sums of these over clients are all that scaling_of needs. The variance is taken around the client's own mean, because
+    scaling_of needs only the sums of these over the clients. The variance is around the client's own mean, because
     a small deviation would be lost in the squares of large values.
     """
     if inputs.device.type == "mps":  # it has no float64
@@ -46,7 +46,7 @@ def moments(inputs: Tensor) -> Vec:
 
 
 def scaling_of(sums: Vec, dtype: torch.dtype) -> Vec:
-    """[means, deviations] from sums of moments, or any multiple of them; constant features get the deviation 1."""
+    """Return [means, deviations] from sums of moments, or a multiple of them; constant features get deviation 1."""
     n, (total, squares, within) = sums[0], sums[1:].view(3, -1)
     mean = total / n
     between = squares / n - mean.square()
@@ -57,18 +57,18 @@ def scaling_of(sums: Vec, dtype: torch.dtype) -> Vec:
 
 
 def scaled(inputs: Tensor, scaling: Vec) -> Tensor:
-    """(inputs - mean) / deviation, feature by feature."""
+    """Return (inputs - mean) / deviation for each feature."""
     mean, deviation = (_shaped(v, inputs.dim()) for v in scaling.to(inputs.device).chunk(2))
     return (inputs - mean) / deviation
 
 
 def scaled_by_itself(inputs: Tensor) -> Tensor:
-    """A batch by its own statistics: to try a model out on values like those that it will see."""
+    """Normalise a batch by its own statistics, to test a model with realistic inputs."""
     return scaled(inputs, scaling_of(moments(inputs), inputs.dtype))
 
 
 class Normalised(nn.Module):
-    """A model for raw inputs around one for normalised inputs. Mean and scale are buffers and are saved with it."""
+    """A wrapper that normalises raw inputs for a model. Mean and scale are buffers and are saved with it."""
 
     mean: Tensor
     scale: Tensor
@@ -86,7 +86,7 @@ class Normalised(nn.Module):
 
     @classmethod
     def around(cls, model: nn.Module, features: int) -> Normalised:
-        """One to load weights into: a copy of the model, wrapped unless it is already."""
+        """Return a copy of the model, wrapped unless it already is, to load weights into."""
         own = copy.deepcopy(model)
         like = next(iter(own.parameters()), torch.empty(0))
         return own if isinstance(own, cls) else cls(own, like.new_zeros(features), like.new_ones(features))
@@ -96,19 +96,19 @@ class Normalised(nn.Module):
         return output
 
     def normalised(self, inputs: Tensor) -> Tensor:
-        """What the inner model sees."""
+        """Return the inputs of the inner model."""
         return scaled(inputs, torch.cat([self.mean, self.scale]))
 
 
 def _columns(inputs: Tensor) -> Tensor:
-    """[values, features]."""
+    """Reshape to [values, features]."""
     if inputs.dim() >= 4:
         return inputs.movedim(1, -1).reshape(-1, inputs.shape[1])
     return inputs.reshape(-1, inputs.shape[-1] if inputs.dim() > 1 else 1)
 
 
 def _shaped(v: Vec, dims: int) -> Tensor:
-    """Numbers per feature, to combine with inputs of so many dimensions, samples included."""
+    """Reshape one number per feature to broadcast against inputs with `dims` dimensions (including samples)."""
     if dims >= 4:
         return v.view(-1, *[1] * (dims - 2))
     return v if dims > 1 else v.view(())

@@ -1,7 +1,7 @@
 """Maths on matrices with one row per client.
 
 W [C, d] holds the models of C clients; a Col [C, 1] holds one number per client; a Vec [d] is the global model.
-With one torch thread, which engines see to, row sums do not depend on C: a client gets the same bits alone and in company.
+With one torch thread, which engines ensure, row sums do not depend on C: a client's results are bit-identical in any chunk.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ State = dict[str, Tensor]
 
 
 def dot(A: Tensor, B: Tensor) -> Tensor:
-    """<a, b> of each row, as a Col; of two vectors, a scalar."""
+    """Return <a, b> of each row as a Col, or a scalar for two vectors."""
     return (A * B).sum(-1, keepdim=A.dim() > 1)
 
 
 def sq(A: Tensor) -> Tensor:
-    """|a|^2 of each row, as a Col; of a vector, a scalar."""
+    """Return |a|^2 of each row as a Col, or a scalar for a vector."""
     return dot(A, A)
 
 
 def norm(A: Tensor) -> Tensor:
-    """|a| of each row."""
+    """Return |a| of each row as a Col, or a scalar for a vector."""
     return sq(A).sqrt()
 
 
 def clip(G: Rows, max_norm: float) -> Rows:
-    """Shorten each row to max_norm at most, as torch.nn.utils.clip_grad_norm_ does."""
+    """Clip each row to max_norm, as torch.nn.utils.clip_grad_norm_ does."""
     return G * (max_norm / (norm(G) + 1e-6)).clamp(max=1.0)
 
 
 def repeat(x: Vec, C: int) -> Rows:
-    """C copies of x, as memory of their own."""
+    """Return C copies of x in new memory."""
     return x.expand(C, -1).clone()
 
 
 def seed_of(*key: int | str) -> int:
-    """A 63-bit seed from a key such as (seed, round, client, purpose): independent of workers and arrival order."""
+    """Return a 63-bit seed for a key such as (seed, round, client, purpose), independent of workers and arrival order."""
     digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
 def generator(*key: int | str) -> torch.Generator:
-    """A CPU generator seeded by the key."""
+    """Return a CPU generator seeded by the key."""
     return torch.Generator().manual_seed(seed_of(*key))

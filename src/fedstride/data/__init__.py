@@ -1,4 +1,4 @@
-"""Federated data: where it comes from, and who holds what."""
+"""Federated data: data sets, files, partitions and federations."""
 
 from fedstride.data import partition
 from fedstride.data.datasets import from_datasets

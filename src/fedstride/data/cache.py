@@ -1,4 +1,4 @@
-"""One folder for prepared data: a file per source, whole or not there."""
+"""Cache of prepared data: one file per source, written atomically."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from torch import Tensor
 from fedstride.core.errors import InvalidInput
 
 Shapes = Mapping[str, tuple[int, ...]]
-STALE = 3600  # seconds after which a file that was never finished was given up
+STALE = 3600  # seconds after which an unfinished file counts as abandoned
 
 
 def folder() -> Path:
-    """FEDSTRIDE_DATA, or the platform's place for what can be made again."""
+    """Return the cache folder: FEDSTRIDE_DATA, or the platform's cache directory."""
     if own := os.environ.get("FEDSTRIDE_DATA"):
         return Path(own).expanduser()
     home = Path.home()
@@ -35,7 +35,7 @@ def path(name: str) -> Path:
 
 
 def write(name: str, tensors: Mapping[str, Tensor]) -> Path:
-    """Beside its place, flushed, then moved into it; a failure leaves what was there before."""
+    """Write to a temporary file, flush it, and move it into place; a failure leaves the previous file unchanged."""
     place = path(name)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ def write(name: str, tensors: Mapping[str, Tensor]) -> Path:
         new = place.with_name(f".{name}-{uuid.uuid4().hex}.part")
         try:
             save_file({k: v.contiguous() for k, v in tensors.items()}, new)
-            new.chmod(0o644)  # safetensors writes for its owner alone; a cache may be shared
+            new.chmod(0o644)  # safetensors creates files readable only by the owner, but a cache may be shared
             with open(new, "rb") as file:
                 os.fsync(file.fileno())
             os.replace(new, place)
@@ -53,22 +53,24 @@ def write(name: str, tensors: Mapping[str, Tensor]) -> Path:
             new.unlink(missing_ok=True)
     except (OSError, SafetensorError) as error:
         raise InvalidInput(
-            f"{place}: cannot be written ({error}); set FEDSTRIDE_DATA to a folder with room that you may write to."
+            f"{place}: cannot be written ({error}); set FEDSTRIDE_DATA to a writable folder with enough space."
         ) from error
     return place
 
 
 def read(name: str, shapes: Shapes) -> dict[str, Tensor]:
-    """What was written, if it has the shapes that it must have."""
+    """Read the tensors of a source and check their shapes."""
     place = path(name)
     try:
         tensors = load_file(place)
     except (SafetensorError, OSError) as error:
-        raise InvalidInput(f"{place}: damaged ({error}). Make it again: fedstride data get {name}") from error
+        raise InvalidInput(f"{place}: damaged ({error}). Rebuild it with: fedstride data get {name}") from error
     found = {k: tuple(v.shape) for k, v in tensors.items()}
     odd = [v.dtype for v in tensors.values() if v.dtype == torch.bool or v.is_floating_point() or v.is_complex()]
     if odd:
-        raise InvalidInput(f"{place}: holds {odd[0]}; expected whole numbers. Make it again: fedstride data get {name}")
+        raise InvalidInput(f"{place}: contains {odd[0]}; expected integers. Rebuild it with: fedstride data get {name}")
     if found != dict(shapes):
-        raise InvalidInput(f"{place}: holds {found}; expected {dict(shapes)}. Make it again: fedstride data get {name}")
+        raise InvalidInput(
+            f"{place}: contains {found}; expected {dict(shapes)}. Rebuild it with: fedstride data get {name}"
+        )
     return tensors

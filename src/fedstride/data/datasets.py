@@ -1,4 +1,4 @@
-"""Any torch Dataset as a Table, so that it can be partitioned."""
+"""Convert torch Datasets to a Table, which can be partitioned."""
 
 from __future__ import annotations
 
@@ -12,14 +12,32 @@ from fedstride.data.table import Table
 
 
 def from_datasets(train: Any, test: Any, *, name: str = "datasets", regression: bool = False) -> Table:
-    """Map-style Datasets, or pairs of tensors, read into memory once; whole-number targets are classes."""
+    """Convert map-style Datasets, or pairs of tensors, to a Table in memory.
+
+    Args:
+        train: the training samples, a map-style Dataset or an (inputs, targets) pair of tensors.
+        test: the test samples, in the same form.
+        name: name of the table, used in messages.
+        regression: if True, keep targets as numbers; by default, integer targets are class labels.
+
+    Returns:
+        A Table without natural clients.
+
+    Raises:
+        InvalidInput: if targets are not class labels and `regression` is False.
+
+    Example:
+        >>> table = fs.data.from_datasets(train_set, test_set)
+        >>> clients = fs.data.federate(table, fs.data.partition.iid(table.train[1], 10, seed=0))
+    """
     parts = [pair(part, value).take() for part, value in (("train", train), ("test", test))]
     if regression:
         return Table(name, parts[0], parts[1], None)
     for part, (_, targets) in zip(("train", "test"), parts, strict=True):
         if targets.is_floating_point() or targets.dim() != 1 or not len(targets):
             raise InvalidInput(
-                f"{part}: targets are {targets.dtype} {tuple(targets.shape)}; expected one class per sample (int64). regression=True?"
+                f"{part}: targets are {targets.dtype} {tuple(targets.shape)}; expected one class per sample (int64). "
+                "Use regression=True for other targets."
             )
     labels = [(inputs, targets.to(torch.int64)) for inputs, targets in parts]
     return Table(name, labels[0], labels[1], int(max(targets.max() for _, targets in labels)) + 1)

@@ -1,4 +1,4 @@
-"""A federation: a sequence of clients, each with samples that can be taken by index."""
+"""Federations: sequences of clients, whose samples are taken by index."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fedstride.core.errors import InvalidInput
 from fedstride.data.table import Table
 
 Batch = tuple[Tensor, Tensor]
-Check = Callable[[str, Tensor, Tensor], None]  # of a client's name, inputs and targets
-BLOCK = 2**20  # numbers that are looked at together: small clients are many, and a call has its price
+Check = Callable[[str, Tensor, Tensor], None]  # takes a client's name, inputs and targets
+BLOCK = 2**20  # numbers that are checked together, because calls for many small clients are expensive
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,17 @@ class TensorClient:
         if index is None:
             return self.inputs, self.targets
         index = index.to(self.inputs.device)
-        return self.inputs.index_select(0, index), self.targets.index_select(0, index)  # half the time of [index]
+        return self.inputs.index_select(0, index), self.targets.index_select(0, index)  # twice as fast as [index]
 
     def put(self, index: Tensor, inputs: Tensor, targets: Tensor) -> None:
-        """The same, into memory that is there, if it is on the same device."""
+        """Copy samples into existing tensors on the same device."""
         torch.index_select(self.inputs, 0, index, out=inputs)
         torch.index_select(self.targets, 0, index, out=targets)
 
 
 @dataclass(frozen=True)
 class DatasetClient:
-    """A client whose samples come from a torch Dataset, read when they are needed."""
+    """A client whose samples are read from a torch Dataset when needed."""
 
     dataset: Any
     name: str = "clients"
@@ -57,8 +57,8 @@ class DatasetClient:
         batch = default_collate([self.dataset[i] for i in chosen])
         if not (isinstance(batch, list | tuple) and len(batch) == 2 and all(isinstance(v, Tensor) for v in batch)):
             raise InvalidInput(
-                f"{self.name}: its Dataset gives {type(self.dataset[0]).__name__} items that are no pair of an input and a "
-                "target; expected (input, target), each a tensor, an array or a number."
+                f"{self.name}: its Dataset returns {type(self.dataset[0]).__name__} items that are not (input, target) pairs; "
+                "expected a pair, each a tensor, an array or a number."
             )
         return batch[0], batch[1]
 
@@ -67,9 +67,21 @@ Client = TensorClient | DatasetClient
 
 
 class Federation(Sequence[Client]):
-    """The clients of a federation; checked once, so that training meets no surprise."""
+    """The clients of a federation. All data is checked once at construction.
 
-    columns: tuple[str, ...] = ()  # names of the features, where they have any
+    Args:
+        clients: one (inputs, targets) pair of tensors, or one map-style torch Dataset, per client.
+
+    Raises:
+        InvalidInput: if a client is empty or has non-finite values, or if shapes or types differ between clients.
+
+    Example:
+        >>> clients = fs.data.Federation([(torch.randn(50, 20), torch.randint(0, 3, (50,))) for _ in range(10)])
+        >>> clients.sizes[0]
+        50
+    """
+
+    columns: tuple[str, ...] = ()  # names of the features, if they have any
 
     def __init__(self, clients: Sequence[Any]) -> None:
         if isinstance(clients, Tensor | str | bytes | dict) or not hasattr(clients, "__len__"):
@@ -97,13 +109,13 @@ class Federation(Sequence[Client]):
         return iter(self._clients)
 
     def checked(self, check: Check) -> Federation:
-        """Itself, if the data pass a check that asks for each number by itself."""
+        """Apply a check that tests each number separately, and return self."""
         for block, batches in self._blocks():
             _together(block, batches, check)
         return self
 
     def _blocks(self) -> Iterator[tuple[range, list[Batch]]]:
-        """Clients in their order, with their data, as many at a time as BLOCK allows."""
+        """Yield consecutive clients with their data, in blocks of at most BLOCK numbers."""
         width = sum(t.numel() for t in _sample(self._clients[0]))
         start, numbers = 0, 0
         for i, n in enumerate(self.sizes):
@@ -116,26 +128,39 @@ class Federation(Sequence[Client]):
 
 @dataclass(frozen=True)
 class Found:
-    """What trying a model out tells where the data is."""
+    """Results of a trial run of the model, made where the data is."""
 
-    reduction: str | None  # of the loss over a batch
-    moving: tuple[str, ...]  # buffers that move in training
-    random: bool  # the model draws random numbers
-    features: int = 0  # of an input: see core/normalise.py
+    reduction: str | None  # reduction of the loss over a batch
+    moving: tuple[str, ...]  # buffers that change in training
+    random: bool  # whether the model draws random numbers
+    features: int = 0  # number of features of an input: see core/normalise.py
 
 
 class Lazy(Sequence[Client]):
-    """A federation that is not in memory: client i is load(i), an (inputs, targets) pair, made whenever it takes part.
+    """A federation whose clients are loaded on demand, whenever they take part.
 
-    `sizes`, the sample counts of all clients, is all that is known beforehand. What load gives is checked as it comes.
+    Args:
+        sizes: sample counts of all clients.
+        load: a function that returns the (inputs, targets) pair of client i. It is called from worker threads, and must
+            return the same data every time. The data is checked after each call.
+        checks: further checks of each loaded client.
+
+    Raises:
+        InvalidInput: if `sizes` or `load` is invalid.
+
+    Example:
+        >>> def load(i):
+        ...     source = torch.Generator().manual_seed(i)
+        ...     return torch.randn(20, 8, generator=source), torch.randint(0, 3, (20,), generator=source)
+        >>> many = fs.data.Lazy([20] * 100_000, load)
     """
 
-    found: Found | None = None  # not None: the data is elsewhere, and was tried out and checked there
+    found: Found | None = None  # not None: the data is remote, and was tried and checked there
 
     def __init__(self, sizes: Sequence[int], load: Callable[[int], Any], checks: Sequence[Check] = ()) -> None:
         if not callable(load):
             raise InvalidInput(
-                f"load={load!r} is not usable; expected a function: number of a client -> (inputs, targets)."
+                f"load={load!r} is invalid: expected a function of a client's number that returns (inputs, targets)."
             )
         self.sizes, self.load, self.checks = _sizes(sizes), load, tuple(checks)
 
@@ -154,7 +179,7 @@ class Lazy(Sequence[Client]):
         return client
 
     def checked(self, check: Check) -> Lazy:
-        """One whose clients also have to pass this check as they are loaded."""
+        """Return a federation that also applies this check to each loaded client."""
         return Lazy(self.sizes, self.load, (*self.checks, check))
 
     @cached_property
@@ -169,16 +194,16 @@ class Lazy(Sequence[Client]):
             raise
         if len(client) != self.sizes[i]:
             raise InvalidInput(
-                f"clients[{i}]: load gave {len(client)} samples; expected {self.sizes[i]}, as in sizes[{i}]."
+                f"clients[{i}]: load returned {len(client)} samples; expected {self.sizes[i]}, as in sizes[{i}]."
             )
         return client
 
 
 def elsewhere(sizes: Sequence[int], found: Found) -> Lazy:
-    """A federation whose data never comes here."""
+    """Return a federation whose data stays on other machines."""
 
     def load(i: int) -> Any:
-        raise InvalidInput(f"clients[{i}]: its data is elsewhere; only the engine that knows where can work on it.")
+        raise InvalidInput(f"clients[{i}]: its data is on another machine; only the engine of this run can use it.")
 
     clients = Lazy(sizes, load)
     clients.found = found
@@ -190,7 +215,7 @@ def federation(clients: Any) -> Federation | Lazy:
 
 
 def pair(name: str, value: Any) -> Client:
-    """One client's or the test set's data, from a pair of tensors or a Dataset."""
+    """Convert a pair of tensors or a Dataset to a client (also used for the test set)."""
     if isinstance(value, TensorClient | DatasetClient):
         return value
     if isinstance(value, TensorDataset) and len(value.tensors) == 2:
@@ -210,7 +235,7 @@ def pair(name: str, value: Any) -> Client:
     if inputs.dim() == 0 or targets.dim() == 0 or len(inputs) != len(targets):
         raise InvalidInput(
             f"{name}: {tuple(inputs.shape)} inputs and {tuple(targets.shape)} targets do not match; "
-            "expected the same number of samples first in both."
+            "expected the same first dimension, the number of samples."
         )
     return TensorClient(inputs, targets)
 
@@ -218,7 +243,7 @@ def pair(name: str, value: Any) -> Client:
 def _client(i: int, value: Any) -> Client:
     client = pair(f"clients[{i}]", value)
     if len(client) == 0:
-        raise InvalidInput(f"clients[{i}]: it has no samples; expected at least one. Drop empty clients.")
+        raise InvalidInput(f"clients[{i}]: no samples; expected at least one. Remove empty clients.")
     return client
 
 
@@ -227,17 +252,17 @@ def finite(name: str, inputs: Tensor, targets: Tensor) -> None:
         if values.is_floating_point() and not bool(torch.isfinite(values).all()):
             bad = int((~torch.isfinite(values)).reshape(len(values), -1).any(1).nonzero()[0])
             raise InvalidInput(
-                f"{name}: {part} hold NaN or infinite values (first in sample {bad}); expected finite numbers. "
+                f"{name}: {part} contain NaN or infinite values (first in sample {bad}); expected finite numbers. "
                 "Clean or impute them first."
             )
 
 
 def _together(block: range, batches: list[Batch], check: Check) -> None:
-    """Check many clients at once; only if that fails, one by one to name the culprit."""
+    """Check many clients at once; if that fails, one by one, to name the invalid one."""
     if len(block) > 1:
         try:
             return check("clients", *(torch.cat(part) for part in zip(*batches, strict=True)))
-        except (InvalidInput, RuntimeError):  # RuntimeError: they are on several devices
+        except (InvalidInput, RuntimeError):  # RuntimeError: clients on several devices
             pass
     for i, batch in zip(block, batches, strict=True):
         check(f"clients[{i}]", *batch)
@@ -273,12 +298,27 @@ def _sizes(given: Any) -> list[int]:
         sizes = []
     if not sizes or min(sizes) < 1:
         found = f"sizes[{sizes.index(min(sizes))}]={min(sizes)}" if sizes else f"sizes={given!r}"
-        raise InvalidInput(f"{found} is not usable; expected the number of samples, at least one, of every client.")
+        raise InvalidInput(f"{found} is invalid: expected the number of samples of every client, at least one.")
     return sizes
 
 
 def federate(table: Table, parts: Sequence[Tensor]) -> Federation:
-    """The clients that a partition makes of a table's training samples."""
+    """Split the training samples of a table into clients.
+
+    Args:
+        table: the data set.
+        parts: one tensor of sample indices per client, such as from fs.data.partition.
+
+    Returns:
+        The federation.
+
+    Raises:
+        InvalidInput: if indices are out of range, or if a client is empty.
+
+    Example:
+        >>> table = fs.data.load("digits")
+        >>> clients = fs.data.federate(table, fs.data.partition.iid(table.train[1], 20, seed=0))
+    """
     inputs, targets = table.train
     for i, part in enumerate(parts):
         if (
@@ -287,8 +327,8 @@ def federate(table: Table, parts: Sequence[Tensor]) -> Federation:
             or (len(part) and not 0 <= part.min() <= part.max() < len(inputs))
         ):
             raise InvalidInput(
-                f"parts[{i}]: expected a tensor of whole numbers from 0 to {len(inputs) - 1}, the training samples of "
-                f"{table.name}; make parts with fs.data.partition."
+                f"parts[{i}]: expected a tensor of whole numbers from 0 to {len(inputs) - 1}, indices of training samples of "
+                f"{table.name}; create parts with fs.data.partition."
             )
     clients = Federation([(inputs[part], targets[part]) for part in parts])
     clients.columns = table.columns

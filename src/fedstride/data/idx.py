@@ -1,4 +1,4 @@
-"""The idx format of MNIST and its kin: a big-endian head with type and shape, then the numbers."""
+"""Reader for the idx format of MNIST: a big-endian header with type and shape, followed by the numbers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ def decode(data: bytes, name: str = "idx") -> np.ndarray[Any, Any]:
     shape = struct.unpack(f">{data[3]}I", data[4:head]) if len(data) >= head else ()
     kind = np.dtype(TYPES[data[2]])
     if len(data) != head + math.prod(shape) * kind.itemsize:
-        raise InvalidInput(f"{name}: {len(data)} bytes do not fit the shape {shape} in its head; it is cut or damaged.")
+        raise InvalidInput(
+            f"{name}: {len(data)} bytes do not match the shape {shape} in its header; it is truncated or damaged."
+        )
     try:
         return np.frombuffer(data, kind, offset=head).reshape(shape).astype(kind.newbyteorder("="))
     except ValueError as error:
-        raise InvalidInput(f"{name}: its head declares {len(shape)} dimensions that no array has ({error}).") from error
+        raise InvalidInput(f"{name}: its header declares {len(shape)} dimensions, too many ({error}).") from error

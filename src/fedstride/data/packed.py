@@ -1,4 +1,4 @@
-"""What is in a file that may be packed; one that would fill the memory is refused."""
+"""Read files that may be compressed; refuse those that would expand to fill the memory."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-MOST, RATIO = 2**30, 100  # bytes of a packed file, or times its size: few bytes can unpack to more than any memory
+MOST, RATIO = 2**30, 100  # limit: the larger of MOST bytes and RATIO times the compressed size (decompression bombs)
 DAMAGED = (
-    *(OSError, EOFError, ValueError, ArithmeticError, RuntimeError, MemoryError),  # what readers make of a wrong file
+    *(OSError, EOFError, ValueError, ArithmeticError, RuntimeError, MemoryError),  # raised by readers of invalid files
     *(zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile),
 )
 
 
 class Bounded(io.RawIOBase):
-    """What is in a packed file of that many bytes, as long as it can be meant."""
+    """The content of a compressed file of `packed` bytes, up to a plausible size."""
 
     def __init__(self, file: Any, packed: int) -> None:
         self.file, self.left = file, max(MOST, RATIO * packed)
@@ -34,7 +34,7 @@ class Bounded(io.RawIOBase):
         part = self.file.read(len(buffer))
         self.left -= len(part)
         if self.left < 0:
-            raise ValueError(f"unpacked it is more than {RATIO} times as large")
+            raise ValueError(f"it expands to more than {RATIO} times its size")
         buffer[: len(part)] = part
         return len(part)
 
@@ -42,7 +42,7 @@ class Bounded(io.RawIOBase):
 def _zip(path: Path) -> IO[bytes]:
     archive = zipfile.ZipFile(path)
     if len(archive.namelist()) != 1:
-        raise ValueError(f"it holds {len(archive.namelist())} files; expected one")
+        raise ValueError(f"it contains {len(archive.namelist())} files; expected one")
     return archive.open(archive.namelist()[0])
 
 
@@ -51,13 +51,13 @@ OPENERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".xz": lzma.open,
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
-    """A file, unpacked if its name says that it is packed."""
+    """Open a file, decompressed according to its name."""
     opener = OPENERS.get(path.suffix)
     with path.open("rb") if opener is None else opener(path) as file:
         yield file if opener is None else io.BufferedReader(Bounded(file, path.stat().st_size), 2**20)
 
 
 def bounded(size: int) -> None:
-    """Refuse a part of an archive by the size that it declares."""
+    """Refuse an archive member whose declared size is too large."""
     if size > MOST:
-        raise ValueError(f"a file of {size} bytes is in it; expected at most {MOST}")
+        raise ValueError(f"it contains a file of {size} bytes; expected at most {MOST}")

@@ -1,6 +1,8 @@
-"""Who gets which samples: every function returns one tensor of indices per client, and depends on the seed alone.
+"""Partitions: assign the samples of a data set to clients.
 
-Kim et al. Adaptive federated learning with auto-tuned clients. ICLR 2024 (001). Hsu, Qi, Brown. Measuring the
+Every function returns one tensor of sample indices per client. Its random numbers depend only on the seed.
+
+Kim et al. Adaptive federated learning with auto-tuned clients. ICLR 2024 (Delta-SGD). Hsu, Qi, Brown. Measuring the
 effects of non-identical data distribution for federated visual classification. 2019. McMahan et al. Communication-
 efficient learning of deep networks from decentralized data. AISTATS 2017 (shards). Yurochkin et al. Bayesian
 nonparametric federated learning of neural networks. ICML 2019 (dirichlet_split, the form of flwr-datasets).
@@ -23,7 +25,22 @@ Array = np.ndarray[Any, Any]
 
 
 def iid(labels: Tensor, clients: int, seed: int) -> Parts:
-    """All samples, dealt out at random; sizes differ by one at most."""
+    """Assign all samples at random; client sizes differ by at most one.
+
+    Args:
+        labels: one label per sample.
+        clients: number of clients.
+        seed: seed of the random numbers.
+
+    Returns:
+        One tensor of indices per client.
+
+    Raises:
+        InvalidInput: if an argument is invalid.
+
+    Example:
+        >>> parts = fs.data.partition.iid(table.train[1], 10, seed=0)
+    """
     random = _random("iid", labels, clients, seed)
     return _tensors(np.array_split(random.permutation(len(labels)), clients))
 
@@ -31,11 +48,27 @@ def iid(labels: Tensor, clients: int, seed: int) -> Parts:
 def dirichlet(
     labels: Tensor, clients: int, seed: int, alpha: float, samples: int | Sequence[int] | None = None
 ) -> Parts:
-    """Each client draws its class mix q ~ Dir(alpha p), p the mix of all samples, then its samples from q (001 B.9).
+    """Draw a class mix q ~ Dir(alpha p) for each client, then its samples from q (Delta-SGD app. B.9).
 
-    `samples` for each client (None: as many as all can have). A class that runs out leaves the mix. The entries of p
-    average one: each of N even classes has the concentration alpha, as 001 describes its Fig. 8 (alpha = 1: fairly
-    diverse clients; 0.01: many with one or two classes) and as `dirichlet_split` means it.
+    p is the class mix of all samples, scaled so that its entries average one. Each of N equally frequent classes thus
+    has the concentration alpha, as in Delta-SGD's figure 8 (alpha = 1: fairly diverse clients; 0.01: many clients with
+    one or two classes) and in `dirichlet_split`. A class that runs out is removed from the mix.
+
+    Args:
+        labels: one class label per sample.
+        clients: number of clients.
+        seed: seed of the random numbers.
+        alpha: concentration; smaller values give more unequal clients.
+        samples: samples per client, or one number for each client. None: all samples divided by `clients`.
+
+    Returns:
+        One tensor of indices per client; some samples may remain unused.
+
+    Raises:
+        InvalidInput: if an argument is invalid, or if there are too few samples.
+
+    Example:
+        >>> parts = fs.data.partition.dirichlet(table.train[1], 100, seed=0, alpha=0.1, samples=500)
     """
     random = _random("dirichlet", labels, clients, seed)
     positive("dirichlet", alpha=alpha)
@@ -45,10 +78,10 @@ def dirichlet(
     for size in sizes:
         q = random.dirichlet(alpha * len(prior) * prior)
         take = np.zeros_like(left)
-        # A draw that meets an empty class is drawn again; in which order does not change the law of the counts.
+        # Draws from an empty class are repeated; the order does not change the distribution of the counts.
         while missing := size - take.sum():
             mix = np.where(left > take, q, 0)
-            mix = mix if mix.sum() > 0 else np.where(left > take, prior, 0)  # the whole mix ran out
+            mix = mix if mix.sum() > 0 else np.where(left > take, prior, 0)  # all classes of the mix are used up
             take = np.minimum(take + random.multinomial(missing, mix / mix.sum()), left)
         parts.append(np.concatenate([p[l - t : l] for p, l, t in zip(pools, left, take, strict=True)]))
         left -= take
@@ -58,9 +91,24 @@ def dirichlet(
 def dirichlet_split(
     labels: Tensor, clients: int, seed: int, alpha: float, min_samples: int = 1, tries: int = 1000
 ) -> Parts:
-    """All samples: those of each class are split over the clients in the proportions of a draw from Dir(alpha 1).
+    """Split the samples of each class over the clients in proportions drawn from Dir(alpha 1).
 
-    Drawn again until every client has `min_samples`.
+    Args:
+        labels: one class label per sample.
+        clients: number of clients.
+        seed: seed of the random numbers.
+        alpha: concentration; smaller values give more unequal clients.
+        min_samples: minimum number of samples per client; proportions are redrawn until it is reached.
+        tries: maximum number of draws.
+
+    Returns:
+        One tensor of indices per client; all samples are used.
+
+    Raises:
+        InvalidInput: if an argument is invalid, or if no draw gives every client `min_samples`.
+
+    Example:
+        >>> parts = fs.data.partition.dirichlet_split(table.train[1], 20, seed=0, alpha=0.5)
     """
     random = _random("dirichlet_split", labels, clients, seed)
     positive("dirichlet_split", alpha=alpha, tries=tries)
@@ -78,22 +126,38 @@ def dirichlet_split(
             pieces = [np.split(pool, cut) for pool, cut in zip(pools, cuts, strict=True)]
             return _tensors([np.concatenate(mine) for mine in zip(*pieces, strict=True)])
     raise InvalidInput(
-        f"dirichlet_split: no draw of {tries} gave each of {clients} clients {min_samples} samples; "
+        f"dirichlet_split: none of {tries} draws gave each of {clients} clients {min_samples} samples; "
         f"expected a larger alpha than {alpha}, fewer clients, or dirichlet, which fixes the sizes."
     )
 
 
 def pathological(labels: Tensor, clients: int, seed: int, classes: int) -> Parts:
-    """All samples; each client has exactly `classes` classes, each class is shared evenly by those who have it."""
+    """Give each client exactly `classes` classes; each class is split evenly over its clients.
+
+    Args:
+        labels: one class label per sample.
+        clients: number of clients.
+        seed: seed of the random numbers.
+        classes: classes per client.
+
+    Returns:
+        One tensor of indices per client; all samples are used.
+
+    Raises:
+        InvalidInput: if an argument is invalid, or if the data has too few samples or classes.
+
+    Example:
+        >>> parts = fs.data.partition.pathological(table.train[1], 50, seed=0, classes=2)
+    """
     random = _random("pathological", labels, clients, seed)
     pools, counts = _by_class("pathological", labels, random)
     if not _whole(classes) or not 1 <= classes <= len(pools):
         raise InvalidInput(
-            f"pathological: classes={classes!r} per client; expected 1 to {len(pools)}, as the data has."
+            f"pathological: classes={classes!r} per client; expected 1 to {len(pools)}, the classes of the data."
         )
     if clients * classes < len(pools):
         raise InvalidInput(
-            f"pathological: {clients} clients with {classes} of {len(pools)} classes each would lose samples; "
+            f"pathological: {clients} clients with {classes} of {len(pools)} classes each would not use all samples; "
             f"expected at least {-(-len(pools) // classes)} clients."
         )
     owners: list[list[int]] = [[] for _ in pools]
@@ -114,7 +178,23 @@ def pathological(labels: Tensor, clients: int, seed: int, classes: int) -> Parts
 
 
 def shards(labels: Tensor, clients: int, seed: int, shards: int = 2) -> Parts:
-    """All samples, sorted by label and cut into clients x `shards` shards; each client gets `shards` of them."""
+    """Sort all samples by label, cut them into clients x `shards` shards, and give each client `shards` of them.
+
+    Args:
+        labels: one class label per sample.
+        clients: number of clients.
+        seed: seed of the random numbers.
+        shards: shards per client.
+
+    Returns:
+        One tensor of indices per client; all samples are used.
+
+    Raises:
+        InvalidInput: if an argument is invalid, or if there are too few samples.
+
+    Example:
+        >>> parts = fs.data.partition.shards(table.train[1], 50, seed=0, shards=2)
+    """
     random = _random("shards", labels, clients, seed)
     if not _whole(shards) or not 1 <= shards * clients <= len(labels):
         raise InvalidInput(
@@ -128,7 +208,25 @@ def shards(labels: Tensor, clients: int, seed: int, shards: int = 2) -> Parts:
 
 
 def quantity(labels: Tensor, clients: int, seed: int, low: int, high: int, alpha: float | None = None) -> Parts:
-    """n_i drawn evenly from low..high (001 B.3); the samples at random, or by `dirichlet` if alpha is given."""
+    """Draw the size of each client uniformly from low to high (Delta-SGD app. B.3).
+
+    Args:
+        labels: one class label per sample.
+        clients: number of clients.
+        seed: seed of the random numbers.
+        low: smallest number of samples per client.
+        high: largest number of samples per client.
+        alpha: if given, samples are drawn as in `dirichlet`; else at random.
+
+    Returns:
+        One tensor of indices per client; some samples may remain unused.
+
+    Raises:
+        InvalidInput: if an argument is invalid, or if there are too few samples.
+
+    Example:
+        >>> parts = fs.data.partition.quantity(table.train[1], 50, seed=0, low=10, high=40)
+    """
     random = _random("quantity", labels, clients, seed)
     if not (_whole(low) and _whole(high) and 1 <= low <= high):
         raise InvalidInput(f"quantity: low={low!r}, high={high!r}; expected whole numbers 1 <= low <= high.")
@@ -144,7 +242,22 @@ def quantity(labels: Tensor, clients: int, seed: int, low: int, high: int, alpha
 
 
 def natural(groups: Tensor | None, clients: int | None = None, seed: int = 0) -> Parts:
-    """One client per group, all its samples, in the groups' order; `clients` of them at random if given."""
+    """Make one client of each group, with all of its samples, in the order of the groups.
+
+    Args:
+        groups: the group of each sample, such as `Table.groups`.
+        clients: if given, the number of groups to select at random.
+        seed: seed of the selection.
+
+    Returns:
+        One tensor of indices per client.
+
+    Raises:
+        InvalidInput: if the data has no groups, or fewer than `clients`.
+
+    Example:
+        >>> parts = fs.data.partition.natural(table.groups, clients=100, seed=0)
+    """
     if groups is None:
         raise InvalidInput(
             "natural: this data has no groups; expected a source with natural clients, or another scheme."
@@ -153,7 +266,7 @@ def natural(groups: Tensor | None, clients: int | None = None, seed: int = 0) ->
     random = _random("natural", groups, len(numbers) if clients is None else clients, seed)
     if clients is not None and clients > len(numbers):
         raise InvalidInput(
-            f"natural: clients={clients}, but the data has {len(numbers)} groups; expected at most those."
+            f"natural: clients={clients}, but the data has {len(numbers)} groups; expected at most {len(numbers)}."
         )
     members = np.split(inverse.argsort(kind="stable"), np.bincount(inverse).cumsum())[:-1]
     if clients is None:
@@ -174,21 +287,30 @@ SCHEMES: dict[str, Callable[..., Parts]] = {
 
 
 def histogram(labels: Tensor, parts: Parts, classes: int) -> Tensor:
-    """How many samples of each class each client has [clients, classes]."""
+    """Count the samples of each class for each client.
+
+    Args:
+        labels: one class label per sample.
+        parts: one tensor of indices per client.
+        classes: number of classes.
+
+    Returns:
+        The counts, a tensor [clients, classes].
+    """
     return torch.stack([torch.bincount(labels[part], minlength=classes) for part in parts])
 
 
 def _random(scheme: str, labels: Tensor, clients: int, seed: int) -> np.random.Generator:
-    """Check what all schemes share; the source of random numbers."""
+    """Check the common arguments of all schemes, and return the generator of random numbers."""
     if not isinstance(labels, Tensor) or labels.dim() != 1:
         got = f"shape {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
         raise InvalidInput(f"{scheme}: labels: got {got}; expected a tensor with one number per sample.")
     if not _whole(clients) or not 1 <= clients <= len(labels):
         raise InvalidInput(
-            f"{scheme}: clients={clients!r} is not possible; expected a whole number from 1 to {len(labels)}, the samples."
+            f"{scheme}: clients={clients!r} is invalid: expected a whole number from 1 to {len(labels)}, the number of samples."
         )
     if not _whole(seed) or seed < 0:
-        raise InvalidInput(f"{scheme}: seed={seed!r} is not usable; expected a whole number >= 0.")
+        raise InvalidInput(f"{scheme}: seed={seed!r} is invalid: expected a whole number >= 0.")
     return np.random.default_rng(seed)
 
 
@@ -200,14 +322,14 @@ def _sizes(total: int, clients: int, samples: int | Sequence[int] | None) -> lis
         raise InvalidInput(f"dirichlet: samples={samples!r}; expected a whole number >= 1, or one for each client.")
     if sum(sizes) > total:
         raise InvalidInput(
-            f"dirichlet: {clients} clients want {sum(sizes)} samples, but there are {total}; "
-            f"expected at most {total // clients} for each."
+            f"dirichlet: {clients} clients need {sum(sizes)} samples, but there are {total}; "
+            f"expected at most {total // clients} per client."
         )
     return sizes
 
 
 def _by_class(scheme: str, labels: Tensor, random: np.random.Generator) -> tuple[list[Array], Array]:
-    """The indices of each class that is there, shuffled, and how many."""
+    """Return the shuffled indices of each class that occurs, and their counts."""
     if labels.is_floating_point():
         raise InvalidInput(f"{scheme}: labels are {labels.dtype}; expected classes (int64). Use iid or quantity.")
     _, inverse = np.unique(labels.numpy(), return_inverse=True)

@@ -1,4 +1,4 @@
-"""A PNG picture as an array: 8 bits a channel, grey, RGB or RGBA, not interlaced; what data sets use.
+"""Reader for PNG images: 8 bits per channel, grey, RGB or RGBA, not interlaced, as used by data sets.
 
 W3C. Portable Network Graphics (PNG) specification, third edition, sec. 5 (chunks) and 9 (filters).
 """
@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 
 def decode(data: bytes, name: str = "PNG") -> Array:
-    """uint8 [height, width, channels]."""
+    """Decode a PNG image to uint8 [height, width, channels]."""
     try:
         chunks = list(_chunks(data))
         width, height, depth, colour, _, _, interlaced = struct.unpack(">IIBBBBB", chunks[0][1])
@@ -28,16 +28,16 @@ def decode(data: bytes, name: str = "PNG") -> Array:
             raise ValueError(f"depth {depth}, colour type {colour}, interlaced {interlaced} are not supported")
         line = 1 + width * CHANNELS[colour]
         packed = b"".join(body for kind, body in chunks if kind == b"IDAT")
-        pixels = zlib.decompressobj().decompress(packed, height * line + 1)  # never more than the head declares
+        pixels = zlib.decompressobj().decompress(packed, height * line + 1)  # never more than the header declares
         lines = np.frombuffer(pixels, np.uint8).reshape(height, line)
         return _unfilter(lines, width, CHANNELS[colour])
     except (ValueError, IndexError, OverflowError, struct.error, zlib.error) as error:
-        raise InvalidInput(f"{name}: not a PNG that can be read ({error}).") from error
+        raise InvalidInput(f"{name}: not a readable PNG file ({error}).") from error
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     if not data.startswith(SIGNATURE):
-        raise ValueError("it does not begin as PNG does")
+        raise ValueError("it does not start with the PNG signature")
     at, kind = len(SIGNATURE), b""
     while kind != b"IEND":
         length, kind = struct.unpack_from(">I4s", data, at)

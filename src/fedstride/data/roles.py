@@ -37,7 +37,7 @@ _BEGIN = re.compile(r"(?m)^\s*(ACT (I|1|FIRST)\b|Act (I|1)\b|INDUCTION|PROLOGUE)
 
 
 def prepare(archive: bytes) -> bytes:
-    """{"PLAY___ROLE": "speech\\nspeech..."} as JSON, from the bytes of the sdist."""
+    """Convert the bytes of the sdist to JSON: {"PLAY___ROLE": "speech\\nspeech..."}."""
     roles: dict[str, str] = {}
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         for member in sorted(tar.getmembers(), key=lambda m: m.name):
@@ -54,7 +54,7 @@ def prepare(archive: bytes) -> bytes:
 
 
 def speeches(text: str) -> dict[str, list[str]]:
-    """What each role of a play says, one string per speech."""
+    """Return the speeches of each role of a play, one string per speech."""
     text = _without_directions(text.replace("\r", ""))
     label_of = _DOTTED if len(re.findall(rf"(?m)^\s{{0,6}}{_NAME}\.\s*$", text)) > 50 else _BARE
     said: dict[str, list[list[str]]] = {}
@@ -78,7 +78,7 @@ def speeches(text: str) -> dict[str, list[str]]:
 
 
 def _without_directions(text: str) -> str:
-    """Without the title, the list of persons, and what is in brackets."""
+    """Remove the title, the list of persons, and text in brackets."""
     begin = _BEGIN.search(text)
     text = text[begin.start() :] if begin else text
     text = re.sub(r"[\[{][^\[\]{}]{0,1500}[\]}]", " ", text)
@@ -88,7 +88,7 @@ def _without_directions(text: str) -> str:
 
 
 def _label(line: str, pattern: re.Pattern[str]) -> tuple[str, str]:
-    """The role that a line names, and what it says on the same line."""
+    """Return the role that a line names, and its speech on the same line."""
     if (found := pattern.match(line)) and len(found[1]) <= 40:
         return found[1], ""
     if (found := _INLINE.match(line)) and len(found[1]) > 2:
@@ -97,7 +97,7 @@ def _label(line: str, pattern: re.Pattern[str]) -> tuple[str, str]:
 
 
 def encode(text: bytes) -> dict[str, Tensor]:
-    """Roles with at least two speeches: their characters as codes, and where each role begins."""
+    """Encode the roles with at least two speeches: their characters as codes, and the length of each role."""
     try:
         kept = [speech for speech in json.loads(text).values() if "\n" in speech]
         alphabet = sorted(set("".join(kept)))
@@ -116,7 +116,7 @@ def encode(text: bytes) -> dict[str, Tensor]:
 
 
 def windows(codes: Tensor, lengths: Tensor, stride: int) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Training inputs, labels and roles, and test inputs and labels: every `stride`-th window, for the test every 80th."""
+    """Cut windows: training inputs, labels and roles (every `stride`-th window), test inputs and labels (every 80th)."""
     train, test, owners = [], [], []
     if int(lengths.min()) < 0 or int(lengths.sum()) != len(codes):
         raise InvalidInput(

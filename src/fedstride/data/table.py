@@ -1,4 +1,4 @@
-"""A data set before it is federated: training and test samples, and who wrote them where that is known."""
+"""Tables: central data sets with training and test samples, and the natural client of each sample if known."""
 
 from __future__ import annotations
 
@@ -11,15 +11,35 @@ from fedstride.core.errors import InvalidInput
 
 @dataclass(frozen=True)
 class Table:
-    """Images are float32 in [0, 1] [n, channels, height, width], tables float32 [n, features], texts int64 [n, 80]."""
+    """A central data set.
+
+    Images are float32 in [0, 1] with shape [n, channels, height, width], tables float32 [n, features], and texts
+    int64 [n, 80].
+
+    Args:
+        name: name of the data set, used in messages.
+        train: training (inputs, targets).
+        test: test (inputs, targets).
+        classes: number of classes; None for regression.
+        groups: the natural client of each training sample; None if unknown.
+        about: source and licence.
+        columns: names of the features, if they have any.
+
+    Raises:
+        InvalidInput: if a part is empty, sizes do not match, or labels are out of range.
+
+    Example:
+        >>> table = fs.data.load("digits")
+        >>> inputs, targets = table.train
+    """
 
     name: str
     train: tuple[Tensor, Tensor]
     test: tuple[Tensor, Tensor]
-    classes: int | None  # None: regression
-    groups: Tensor | None = None  # the natural client of each training sample
-    about: str = ""  # source and licence
-    columns: tuple[str, ...] = ()  # names of the features, where they have any
+    classes: int | None
+    groups: Tensor | None = None
+    about: str = ""
+    columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for part, (inputs, targets) in (("train", self.train), ("test", self.test)):
@@ -29,7 +49,7 @@ class Table:
                 raise InvalidInput(f"{self.name}: {part} has {len(inputs)} inputs but {len(targets)} targets.")
             if self.classes is not None and not 0 <= targets.min() <= targets.max() < self.classes:
                 raise InvalidInput(
-                    f"{self.name}: {part} labels go from {int(targets.min())} to {int(targets.max())}; "
+                    f"{self.name}: {part} labels range from {int(targets.min())} to {int(targets.max())}; "
                     f"expected 0 to {self.classes - 1}."
                 )
         if self.groups is not None and len(self.groups) != len(self.train[1]):

@@ -1,4 +1,4 @@
-"""Models by name, each with the `features` that MOON needs; any other nn.Module works as well."""
+"""Models by name, each with the `features` method that MOON needs. Any other nn.Module works as well."""
 
 from __future__ import annotations
 
@@ -27,7 +27,23 @@ MODELS: dict[str, Callable[..., Network]] = {
 
 
 def build(name: str, /, shape: Sequence[int], classes: int, **options: Any) -> Network:
-    """A model for samples of this shape, with one score per class; options are those of the model's class."""
+    """Build a model by name.
+
+    Args:
+        name: softmax, mlp, small_cnn, mcmahan_cnn, resnet18, char_lstm or char_mlp.
+        shape: shape of one sample.
+        classes: number of scores: one per class, or 1 for regression.
+        **options: keyword arguments of the model's class, such as hidden=100.
+
+    Returns:
+        The model, with initial weights from torch's global generator.
+
+    Raises:
+        InvalidInput: if the name, an option or the shape is invalid.
+
+    Example:
+        >>> model = fs.models.build("mlp", (1, 8, 8), classes=10, hidden=100)
+    """
     if name not in MODELS:
         raise InvalidInput(f"model={name!r} is unknown; {nearest(str(name), MODELS)}")
     kind = MODELS[name]
@@ -37,12 +53,12 @@ def build(name: str, /, shape: Sequence[int], classes: int, **options: Any) -> N
             hint = nearest(option, known) if known else "it has no options."
             raise InvalidInput(f"{name}: option {option!r} is unknown; {hint}")
     if isinstance(classes, bool) or not isinstance(classes, int) or classes < 1:
-        raise InvalidInput(f"{name}: classes={classes!r} is not usable; expected a whole number >= 1 (regression: 1).")
+        raise InvalidInput(f"{name}: classes={classes!r} is invalid: expected a whole number >= 1 (regression: 1).")
     try:
         return kind(tuple(shape), classes, **options)
     except InvalidInput:
         raise
     except (TypeError, ValueError, RuntimeError, OverflowError, ZeroDivisionError) as error:
         raise InvalidInput(
-            f"{name}: it cannot be built with {options} for inputs of shape {tuple(shape)}: {error}"
+            f"{name}: the model cannot be built with {options} for inputs of shape {tuple(shape)}: {error}"
         ) from error

@@ -1,11 +1,11 @@
-"""Two small convolutional networks for images such as MNIST's.
+"""Two small convolutional networks for images such as MNIST.
 
-SmallCNN: Kim, Toghani, Uribe, Kyrillidis. Adaptive federated learning with auto-tuned clients. ICLR 2024 (001 sec. 4: "two
-convolutional and two fully-connected layers, followed by dropout and ReLU"). Deviations: 001 gives no widths; these (10
-and 20 filters of 5 x 5, 50 hidden units, dropout 0.5) are those of its authors' program. Dropout can be turned off.
+SmallCNN: Kim, Toghani, Uribe, Kyrillidis. Adaptive federated learning with auto-tuned clients. ICLR 2024 (Delta-SGD,
+sec. 4: "two convolutional and two fully-connected layers, followed by dropout and ReLU"). Deviations: the paper gives no
+widths; these (10 and 20 filters of 5 x 5, 50 hidden units, dropout 0.5) are from its authors' program. Dropout is optional.
 McMahanCNN: McMahan, Moore, Ramage, Hampson, Agüera y Arcas. Communication-efficient learning of deep networks from
-decentralized data. AISTATS 2017. Deviations: none; the paper counts 1,663,370 parameters, other programs 582,026, and
-padding is the difference.
+decentralized data. AISTATS 2017. Deviations: none; the paper counts 1,663,370 parameters, other programs without padding
+582,026.
 """
 
 from __future__ import annotations
@@ -17,12 +17,26 @@ from fedstride.models.network import Network, Shape, images
 
 
 class SmallCNN(Network):
-    """The CNN of 001 for MNIST and Fashion-MNIST: 21,840 parameters on 28 x 28."""
+    """The CNN of the Delta-SGD paper for MNIST and Fashion-MNIST: 21,840 parameters for 28 x 28 pixels.
+
+    Args:
+        shape: (channels, height, width), at least 16 x 16 pixels.
+        classes: number of classes.
+        width: filters of the first convolution; the second has twice as many.
+        hidden: units of the hidden layer.
+        dropout: dropout probability; 0 removes the dropout layers, so that clients can run in parallel.
+
+    Raises:
+        InvalidInput: if an argument is invalid.
+
+    Example:
+        >>> model = fs.models.SmallCNN((1, 28, 28), classes=10, dropout=0)
+    """
 
     def __init__(self, shape: Shape, classes: int, width: int = 10, hidden: int = 50, dropout: float = 0.5) -> None:
         channels, height, breadth = images("small_cnn", shape, least=16)
         decay("small_cnn", dropout=dropout)
-        # Without layers that draw random numbers, clients can run in parallel and IAG is possible.
+        # Without random layers, clients can run in parallel and IAG is possible.
         drop_maps, drop = ([nn.Dropout2d(dropout)], [nn.Dropout(dropout)]) if dropout else ([], [])
         body = nn.Sequential(
             *(nn.Conv2d(channels, width, 5), nn.MaxPool2d(2), nn.ReLU()),
@@ -33,7 +47,21 @@ class SmallCNN(Network):
 
 
 class McMahanCNN(Network):
-    """1,663,370 parameters on 28 x 28, or 582,026 without padding."""
+    """The CNN of McMahan et al.: 1,663,370 parameters for 28 x 28 pixels, or 582,026 without padding.
+
+    Args:
+        shape: (channels, height, width), at least 4 x 4 pixels, or 16 x 16 without padding.
+        classes: number of classes.
+        width: filters of the first convolution; the second has twice as many.
+        hidden: units of the hidden layer.
+        padding: whether convolutions keep the size of the image.
+
+    Raises:
+        InvalidInput: if the shape is invalid.
+
+    Example:
+        >>> model = fs.models.McMahanCNN((1, 28, 28), classes=10)
+    """
 
     def __init__(self, shape: Shape, classes: int, width: int = 32, hidden: int = 512, padding: bool = True) -> None:
         channels, height, breadth = images("mcmahan_cnn", shape, least=4 if padding else 16)
@@ -48,5 +76,5 @@ class McMahanCNN(Network):
 
 
 def _left(side: int) -> int:
-    """What two unpadded 5 x 5 convolutions, each followed by pooling, leave of a side."""
+    """Return the side length after two unpadded 5 x 5 convolutions, each followed by pooling."""
     return ((side - 4) // 2 - 4) // 2

@@ -1,6 +1,6 @@
 """Models without convolutions: multinomial logistic regression and the multi-layer perceptron.
 
-The softmax itself is left to the loss (cross_entropy), here and in the other models.
+As in all models here, the softmax is part of the loss (cross_entropy).
 """
 
 from __future__ import annotations
@@ -14,14 +14,31 @@ from fedstride.models.network import Network, Shape
 
 
 class Softmax(Network):
-    """Multinomial logistic regression; its features are the inputs."""
+    """Multinomial logistic regression; its features are the inputs.
+
+    Args:
+        shape: shape of one sample, which is flattened.
+        classes: number of classes, or 1 for linear regression.
+
+    Example:
+        >>> model = fs.models.Softmax((20,), classes=3)
+    """
 
     def __init__(self, shape: Shape, classes: int) -> None:
         super().__init__(nn.Flatten(), nn.Linear(math.prod(shape), classes))
 
 
 class MLP(Network):
-    """Fully-connected layers with ReLU; `hidden` are their widths, or the only one."""
+    """Fully-connected layers with ReLU.
+
+    Args:
+        shape: shape of one sample, which is flattened.
+        classes: number of classes, or 1 for regression.
+        hidden: widths of the hidden layers; an int for a single layer.
+
+    Example:
+        >>> model = fs.models.MLP((1, 8, 8), classes=10, hidden=(200, 200))
+    """
 
     def __init__(self, shape: Shape, classes: int, hidden: int | tuple[int, ...] = (200, 200)) -> None:
         widths = (math.prod(shape), *((hidden,) if isinstance(hidden, int) else hidden))

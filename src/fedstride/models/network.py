@@ -1,4 +1,4 @@
-"""A body and a head: what MOON compares is what comes between them."""
+"""Networks with a body and a head; MOON compares the features between them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,26 @@ from torch import Tensor, nn
 
 from fedstride.core.errors import InvalidInput
 
-Shape = tuple[int, ...]  # of one sample
+Shape = tuple[int, ...]  # shape of one sample
 
 
 class Network(nn.Module):
-    """head(features), with features = body(inputs)."""
+    """A model head(features(inputs)) with features = body.
+
+    Args:
+        body: maps inputs to features.
+        head: maps features to scores.
+
+    Example:
+        >>> model = fs.models.Network(nn.Flatten(), nn.Linear(20, 3))
+    """
 
     def __init__(self, body: nn.Module, head: nn.Module) -> None:
         super().__init__()
         self.body, self.head = body, head
 
     def features(self, inputs: Tensor) -> Tensor:
+        """Return the features of a batch."""
         found: Tensor = self.body(inputs)
         return found
 
@@ -26,10 +35,10 @@ class Network(nn.Module):
 
 
 def images(model: str, shape: Shape, least: int) -> Shape:
-    """(channels, height, width), or an error that names the model."""
+    """Return (channels, height, width), or raise an error that names the model."""
     if len(shape) != 3 or min(shape[1:]) < least:
         raise InvalidInput(
-            f"{model}: samples of shape {tuple(shape)} are not usable; expected (channels, height, width) with at least "
+            f"{model}: samples of shape {tuple(shape)} are invalid: expected (channels, height, width) with at least "
             f"{least} x {least} pixels. Use 'softmax' or 'mlp' for other data."
         )
     return tuple(shape)

@@ -1,8 +1,8 @@
-"""ResNet-18 for 32 x 32 images, with GroupNorm: batch statistics do not survive clients with few classes.
+"""ResNet-18 for 32 x 32 images, with GroupNorm, because batch statistics fail for clients with few classes.
 
 He, Zhang, Ren, Sun. Deep residual learning for image recognition. CVPR 2016. Wu, He. Group normalization. ECCV 2018.
 Hsieh, Phanishayee, Mutlu, Gibbons. The non-IID data quagmire of decentralized machine learning. ICML 2020.
-Deviations: 3 x 3 stem without pooling, as usual for images this small; 001's program has BatchNorm instead.
+Deviations: 3 x 3 stem without pooling, as usual for small images. The program of the Delta-SGD paper uses BatchNorm.
 """
 
 from __future__ import annotations
@@ -15,7 +15,20 @@ from fedstride.models.network import Network, Shape, images
 
 
 class ResNet18(Network):
-    """11,173,962 parameters for ten classes; `width` filters in the stem, `groups` in every GroupNorm."""
+    """ResNet-18 with GroupNorm: 11,173,962 parameters for ten classes.
+
+    Args:
+        shape: (channels, height, width), at least 8 x 8 pixels.
+        classes: number of classes.
+        width: filters of the stem.
+        groups: groups of every GroupNorm; must divide `width`.
+
+    Raises:
+        InvalidInput: if an argument is invalid.
+
+    Example:
+        >>> model = fs.models.ResNet18((3, 32, 32), classes=10)
+    """
 
     def __init__(self, shape: Shape, classes: int, width: int = 64, groups: int = 32) -> None:
         channels, _, _ = images("resnet18", shape, least=8)
@@ -30,7 +43,7 @@ class ResNet18(Network):
 
 
 class Block(nn.Module):
-    """relu(path(x) + shortcut(x))."""
+    """A residual block: relu(path(x) + shortcut(x))."""
 
     def __init__(self, inside: int, outside: int, stride: int, groups: int) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""The next character from a window of characters.
+"""Models that predict the next character from a window of characters.
 
 CharLSTM: McMahan et al. (AISTATS 2017): an embedding of 8 and two LSTM layers of 256 nodes; Caldas et al. LEAF: a benchmark for
 federated settings (2018).
-Deviations: torch's LSTM has two bias vectors per layer, where the papers' programs have one.
+Deviations: torch's LSTM has two bias vectors per layer, the papers' programs have one.
 CharMLP: Bengio, Ducharme, Vincent, Jauvin. A neural probabilistic language model. JMLR 2003. Deviations: characters
 instead of words, ReLU instead of tanh, no direct connections from the embedding to the output.
 """
@@ -16,19 +16,44 @@ from fedstride.models.network import Network, Shape
 
 
 class CharLSTM(Network):
-    """Windows [n, length] of character numbers -> scores of the next one; `classes` is the size of the vocabulary."""
+    """A stacked LSTM that maps windows [n, length] of character ids to scores of the next character.
+
+    Args:
+        shape: (length,) of a window.
+        classes: size of the vocabulary.
+        embedding: size of a character's embedding.
+        hidden: units of each LSTM layer.
+        layers: number of LSTM layers.
+
+    Example:
+        >>> model = fs.models.CharLSTM((80,), classes=77)
+    """
 
     def __init__(self, shape: Shape, classes: int, embedding: int = 8, hidden: int = 256, layers: int = 2) -> None:
         super().__init__(_Reader(classes, embedding, hidden, layers), nn.Linear(hidden, classes))
 
 
 class CharMLP(Network):
-    """The next character from the last `context` ones only: much faster than an LSTM, and nearly as good at first."""
+    """A perceptron on the last `context` characters: much faster than an LSTM, and nearly as good in early training.
+
+    Args:
+        shape: (length,) of a window.
+        classes: size of the vocabulary.
+        context: number of characters used, at most the length of the window.
+        embedding: size of a character's embedding.
+        hidden: units of the hidden layer.
+
+    Raises:
+        InvalidInput: if `context` is out of range.
+
+    Example:
+        >>> model = fs.models.CharMLP((80,), classes=77, context=12)
+    """
 
     def __init__(self, shape: Shape, classes: int, context: int = 12, embedding: int = 8, hidden: int = 128) -> None:
         if not 1 <= context <= shape[0]:
             raise InvalidInput(
-                f"char_mlp: context={context!r} is not usable; expected 1 to {shape[0]}, the window's length."
+                f"char_mlp: context={context!r} is invalid: expected 1 to {shape[0]}, the length of a window."
             )
         body = nn.Sequential(
             *(_Last(context), nn.Embedding(classes, embedding), nn.Flatten()),

@@ -1,4 +1,4 @@
-"""Loss and gradient of C clients at once, each on its own batch: one after another, together, or in closed form."""
+"""Gradient oracles: loss and gradient of C clients, each on its own batch, in a loop, vectorised, or in closed form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which oracle: a static rule from the model, the loss and the work, never from timing, so that a run can be repeated."""
+"""Choice of the oracle: a static rule from the model, the loss and the FLOPs, never from timing, for reproducibility."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from fedstride.oracle.protocol import Batch, Meter
 from fedstride.oracle.vmap import Vmap
 
 ORACLES = ("auto", "linear", "vmap", "loop")
-LAUNCH_BOUND = 50e6  # FLOPs of a step below which starting operations costs more than doing them
-CHUNK_NUMBERS = 2**20  # of models and batches together that a chunk may hold: what stays in a core's cache
+LAUNCH_BOUND = 50e6  # FLOPs per step below which launching operations costs more than computing them
+CHUNK_NUMBERS = 2**20  # maximum numbers of models and batches in a chunk, so that they fit in a core's cache
 LARGEST_CHUNK = 64  # clients
-RECURRENT = "recurrent layers are slower together"  # and torch does not count their FLOPs
+RECURRENT = "recurrent layers are slower with vmap"  # and torch does not count their FLOPs
 
 
 @dataclass(frozen=True)
 class Choice:
-    """How gradients are computed, for how many clients at a time, and why."""
+    """The chosen oracle, the number of clients per chunk, and the reason."""
 
     oracle: str = "loop"
-    chunk: int = 1  # most clients that share a matrix of rows
-    why: str = "asked for"
-    form: Form | None = None  # of a linear model
-    heavy: bool = False  # a client's step alone keeps a core busy
+    chunk: int = 1  # maximum number of clients that share a matrix of rows
+    why: str = "requested"
+    form: Form | None = None  # closed form of a linear model
+    heavy: bool = False  # whether the step of one client keeps a core busy
 
     def about(self) -> dict[str, Any]:
         return {"oracle": self.oracle, "chunk": self.chunk, "why": self.why}
@@ -43,18 +43,19 @@ class Choice:
 
 @dataclass(frozen=True)
 class Case:
-    """What the rule looks at."""
+    """The input of the rule."""
 
     model: nn.Module
     loss: Loss
-    batch: Batch  # as large as any client's
-    random: bool  # the model draws random numbers
-    moving: Sequence[str]  # buffers that move in training
-    contrast: bool = False  # the objective compares features of several models
+    batch: Batch  # as large as the largest batch of any client
+    random: bool  # whether the model draws random numbers
+    moving: Sequence[str]  # buffers that change in training
+    contrast: bool = False  # whether the objective compares features of several models
     mixed: bool = False  # mixed precision
 
 
 def choose(case: Case, oracle: str = "auto", chunk: int | None = None) -> Choice:
+    """Choose the oracle and the chunk size, or check the requested ones."""
     if oracle == "loop":
         return Choice(chunk=chunk or 1)
     form = None if case.contrast or case.mixed else form_of(case.model, case.loss, case.batch)
@@ -62,7 +63,7 @@ def choose(case: Case, oracle: str = "auto", chunk: int | None = None) -> Choice
         raise Refused(
             'Local: oracle="linear" with a model or a loss without a closed form. Use "vmap", "loop" or "auto".'
         )
-    # Where there is a formula, nothing is counted: the counter makes torch import itself for more than a second.
+    # Use the formula if there is one: importing torch's counter takes more than a second.
     flops = step_flops(case.model, case.loss, case.batch) if form is None else form.flops(len(case.batch[0]))
     enough = math.ceil(LAUNCH_BOUND / max(flops, 1.0))
     fitting = max(1, min(enough, LARGEST_CHUNK, CHUNK_NUMBERS // _numbers(case)))
@@ -75,16 +76,16 @@ def choose(case: Case, oracle: str = "auto", chunk: int | None = None) -> Choice
     if oracle == "vmap":
         if against:
             raise Refused(f'Local: oracle="vmap" cannot be used: {against}. Use "loop" or "auto".')
-        return Choice("vmap", chunk or max(2, fitting), "asked for")
+        return Choice("vmap", chunk or max(2, fitting), "requested")
     if against:
         return Choice("loop", chunk or 1, against, heavy=against == RECURRENT)
     if fitting < 2:
-        return Choice("loop", chunk or 1, "the model is too large for several to share a core's cache")
-    return Choice("vmap", chunk or fitting, f"{size}, so that starting operations would cost more than doing them")
+        return Choice("loop", chunk or 1, "several models do not fit in a core's cache")
+    return Choice("vmap", chunk or fitting, f"{size}, so launching operations would cost more than computing them")
 
 
 def step_flops(model: nn.Module, loss: Loss, batch: Batch) -> float:
-    """FLOPs of one loss and its gradient: counted on a few samples, to which they are proportional."""
+    """Return the FLOPs of one loss and its gradient, extrapolated from a few samples."""
     replica, few = Replica(model), (batch[0][:8], batch[1][:8])
     with FlopCounterMode(display=False) as counter, torch.enable_grad(), own_randomness(replica.device):
         Loop(replica, loss, [few], Meter(1)).grad(replica.row()[None])
@@ -97,11 +98,11 @@ def _numbers(case: Case) -> int:
 
 
 def _against_vmap(case: Case) -> str | None:
-    """Why vmap cannot be used here, or None: it is tried out against the loop, on two different models."""
+    """Return the reason why vmap cannot be used, or None; compares it with the loop on two different models."""
     if case.random:
         return "the model draws random numbers"
     if case.moving:
-        return "the model has buffers that move in training"
+        return "the model has buffers that change in training"
     if case.contrast:
         return "the objective compares the features of several models"
     if any(isinstance(m, nn.RNNBase) for m in case.model.modules()):
@@ -115,7 +116,7 @@ def _against_vmap(case: Case) -> str | None:
         with torch.enable_grad():
             found = Vmap(replica, case.loss, [few, few], Meter(2)).together(W)[1]
             expected = Loop(replica, case.loss, [few, few], Meter(2)).grad(W)[1]
-    except Exception as error:  # whatever a user's model may raise
+    except Exception as error:  # a user's model may raise any exception
         return f"vmap fails on the model ({type(error).__name__})"
     tolerance = 1e-8 if W.dtype == torch.float64 else 1e-3
     same = bool((found - expected).norm() <= tolerance * expected.norm())

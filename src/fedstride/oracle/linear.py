@@ -1,4 +1,4 @@
-"""Closed forms for linear models: no automatic differentiation, a whole chunk of clients in two matrix products.
+"""Closed forms for linear models: a whole chunk of clients in two matrix products, without automatic differentiation.
 
 f_B(y) = sum_j w_j phi(a_j'y, b_j) with phi = squares, logistic, binary or multinomial cross entropy. Batches of different
 sizes are padded with samples of weight zero.
@@ -26,9 +26,9 @@ Part = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Phi:
-    """A loss of scores and targets [C, K, B] (labels [C, 1, B]) with weights [C, 1, B]: each sample's value, and its slope.
+    """A loss of scores and targets [C, K, B] (labels [C, 1, B]) with weights [C, 1, B]: value and slope of each sample.
 
-    Both come with the weights; the value [C, 1 or K, B] is to be summed.
+    Both include the weights; sum the value [C, 1 or K, B] to get the loss.
     """
 
     each: Part
@@ -71,12 +71,12 @@ class Form:
         return self.phi is multinomial
 
     def flops(self, samples: int) -> float:
-        """Of one loss and its gradient: a product of matrices each."""
+        """Return the FLOPs of one loss and its gradient, one matrix product each."""
         return 4.0 * samples * self.inputs * self.outputs
 
 
 def form_of(model: nn.Module, loss: Loss, batch: Batch) -> Form | None:
-    """The closed form of a model and its loss, if they have one. Only layers and losses known by their type count."""
+    """Return the closed form of a model and its loss, or None. Recognises only layers and losses of known types."""
     layer = _layer(model, batch[0].dim())
     if layer is None or not all(p.requires_grad for p in layer.parameters()):
         return None
@@ -88,7 +88,7 @@ def form_of(model: nn.Module, loss: Loss, batch: Batch) -> Form | None:
     n, K = len(inputs), layer.out_features
     if phi is multinomial:
         fits = targets.shape == (n,) and not targets.is_floating_point() and K > 1
-    else:  # our own losses take targets in any shape; torch's would broadcast [n, 1] against [n] to [n, n]
+    else:  # our losses accept targets of any shape; torch's would broadcast [n, 1] and [n] to [n, n]
         ours = loss in (losses.mse, losses.logistic, losses.bce_with_logits)
         fits = targets.shape == (n, K) or (ours and targets.numel() == n * K)
     return Form(phi, layer.in_features, K, layer.bias is not None, reduction) if fits else None
@@ -102,7 +102,7 @@ def _layer(model: nn.Module, dims: int) -> nn.Linear | None:
     plain = all(type(m) is nn.Identity or _flattening(m) for m in before)
     touched = [m for m in model.modules() if any(vars(m).get(name) for name in CHANGED)]
     flat = dims == 2 or any(_flattening(m) for m in before)
-    alone = len(list(model.parameters())) == len(list(last.parameters()))  # none of the container's own
+    alone = len(list(model.parameters())) == len(list(last.parameters()))  # the container has no parameters
     return last if type(last) is nn.Linear and plain and flat and alone and not touched else None
 
 
@@ -135,7 +135,7 @@ def _phi(loss: Loss) -> tuple[Phi, str] | None:
 
 @dataclass
 class Samples:
-    """The batches of a chunk as matrices: features X [C, B, F], targets T, weights w [C, 1, B], counts for the meter."""
+    """The batches of a chunk as matrices: features X [C, B, F], targets T, weights w [C, 1, B], and sample counts."""
 
     X: Tensor
     T: Tensor
@@ -147,7 +147,7 @@ class Samples:
 
 
 def gathered(form: Form, batches: Sequence[Batch]) -> Samples:
-    """One batch per client, padded where they differ in size."""
+    """Stack one batch per client, padded if sizes differ."""
     sizes = [len(inputs) for inputs, _ in batches]
     B = max(sizes)
     X = _padded([inputs.reshape(n, -1) for (inputs, _), n in zip(batches, sizes, strict=True)], B)
@@ -156,7 +156,7 @@ def gathered(form: Form, batches: Sequence[Batch]) -> Samples:
 
 
 def ahead(form: Form, X: Tensor, T: Tensor, steps: int) -> list[Samples]:
-    """The batches of several steps, equal in size, from [C, steps x B, ...] samples: fetched together, used as views."""
+    """Return the equal-sized batches of several steps as views of [C, steps x B, ...] samples, fetched together."""
     C, B = len(X), X.shape[1] // steps
     X, T = (v.view(C * steps, B, -1) for v in (X, T))
     all_of_them = _weighted(form, X, T, [B] * len(X))
@@ -165,13 +165,13 @@ def ahead(form: Form, X: Tensor, T: Tensor, steps: int) -> list[Samples]:
 
 
 def _weighted(form: Form, X: Tensor, T: Tensor, sizes: list[int]) -> Samples:
-    """Targets as the loss wants them, and weights: zero for what does not count."""
+    """Convert targets for the loss, and set weights: zero for padding and ignored samples."""
     B, T = X.shape[1], T.transpose(1, 2)
     counts = X.new_tensor(sizes)[:, None, None]
     w = X.new_ones(len(sizes), 1, B) if min(sizes) == B else (torch.arange(B, device=X.device) < counts).to(X.dtype)
     if form.labels:
-        T = T.long()  # torch takes bytes, too
-        there = T != -100  # torch's mark for samples that do not count
+        T = T.long()  # torch also accepts bytes
+        there = T != -100  # torch's label for ignored samples
         w, T = w * there, T.clamp(min=0)
         counts = w.sum(2, keepdim=True)
     else:
@@ -186,7 +186,7 @@ def _padded(parts: list[Tensor], B: int) -> Tensor:
 
 
 class Linear:
-    """f_B and its gradient for all rows together, from the scores Z = W X' + offset."""
+    """f_B and its gradient for all rows at once, from the scores Z = W X' + offset."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class Linear:
     ) -> None:
         self.form, self.samples, self.meter, self.offset = form, samples, meter, offset
         self.rows = list(range(len(samples.sizes))) if rows is None else list(rows)  # positions in the chunk
-        self.last: tuple[Rows, int, Tensor] | None = None  # where the last gradient was taken, its version, the scores
+        self.last: tuple[Rows, int, Tensor] | None = None  # point of the last gradient, its version, its scores
 
     def loss(self, W: Rows) -> Col:
         self._charge(self.meter.forwards)
@@ -219,7 +219,7 @@ class Linear:
         return L, G
 
     def descend(self, W: Rows, eta: Col) -> None:
-        """W -= eta grad, in one go."""
+        """Update W -= eta grad in place."""
         form, s = self.form, self.samples
         self._charge(self.meter.gradients)
         D = form.phi.slope(self._scores(W), s.T, s.w).mul_(eta[:, :, None])
@@ -229,7 +229,7 @@ class Linear:
             W[:, at:] -= D.sum(2)
 
     def along(self, W: Rows, D: Rows) -> Ray:
-        """Scores are linear too: whatever the number of trials, the samples are read once."""
+        """Return the loss along a direction; scores are linear in the step, so any number of trials reads samples once."""
         here = self.last is not None and self.last[0] is W and self.last[1] == W._version
         Z = self.last[2] if self.last is not None and here else self._scores(W)
         slope = self._scores(D, linear=True)
@@ -268,14 +268,14 @@ class Linear:
 
 @dataclass
 class Reduced:
-    """A wide full-batch problem in the span of its samples: y = x + Q'z, of as many coordinates as there are samples.
+    """A wide full-batch problem in the span of its samples: y = x + Q'z, with one coordinate per sample.
 
-    A = L Q with L the Cholesky factor of the Gram matrix A A', so that lengths and angles stay what they are, and a step costs
-    n^2 instead of n d: any rule that is blind to the choice of axes moves as it would in full.
+    A = L Q with L the Cholesky factor of the Gram matrix A A'. This preserves lengths and angles, and a step costs n^2
+    instead of n d. Rules that do not depend on the choice of axes take the same steps as in the full problem.
     """
 
     form: Form
-    samples: Samples  # the full ones
+    samples: Samples  # of the full problem
     factors: Tensor  # L [C, n, n]
     oracle: Linear
     origin: Vec
@@ -284,7 +284,7 @@ class Reduced:
         return self.oracle if active == len(self.factors) else self.oracle.take(list(range(active)))
 
     def lift(self, Z: Rows) -> Rows:
-        """Q'z = A' L^-T z, as rows of the full model."""
+        """Return Q'z = A' L^-T z as rows of the full model."""
         form, X = self.form, self.samples.X
         z = Z.view(len(Z), form.outputs, -1)
         solved = torch.linalg.solve_triangular(self.factors, z, upper=False, left=False)  # s L = z
@@ -301,7 +301,7 @@ def reduced(form: Form, samples: Samples, factors: Tensor, x: Vec, meter: Meter)
 
 
 def together(factors: Sequence[Tensor | None]) -> Tensor | None:
-    """Factors [C, n, n] of clients with up to n samples each; None unless all have one."""
+    """Stack the factors of all clients to [C, n, n], padded to n samples; None unless all have one."""
     there = [L[0] for L in factors if L is not None]
     if len(there) < len(factors):
         return None
@@ -313,7 +313,7 @@ def together(factors: Sequence[Tensor | None]) -> Tensor | None:
 
 
 def factor(form: Form, inputs: Tensor) -> Tensor | None:
-    """The Cholesky factor [1, n, n] of one client's Gram matrix; None where samples depend on each other."""
+    """Return the Cholesky factor [1, n, n] of one client's Gram matrix; None if samples are linearly dependent."""
     A = inputs.reshape(len(inputs), -1).double()
     L, info = torch.linalg.cholesky_ex(A @ A.T + form.bias)
     singular = int(info) or float(L.diagonal().min()) < 1e-7 * float(L.diagonal().max())

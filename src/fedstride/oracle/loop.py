@@ -1,4 +1,4 @@
-"""One client after another, by automatic differentiation through one module: any model, any loss."""
+"""Loop over the clients with automatic differentiation: works for any model and any loss."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from fedstride.oracle.protocol import Batch, Contrast, Meter
 class Loop:
     """f_B and its gradient for each row, by automatic differentiation through the replica.
 
-    All evaluations by one object share batch, dropout mask and normalisation statistics: the random state is set from
-    the row's seed each time, and only the first gradient moves the buffers.
+    All evaluations of one object share batch, dropout mask and normalisation statistics: the random state is set from
+    the row's seed each time, and only the first gradient changes the buffers.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Loop:
             parts = torch.autograd.grad(value, self.replica.parameters, allow_unused=True)
             L[i, 0], D[i, 0] = value.detach(), data.detach()
             for g, part in zip(parts, self.replica.views(G[i]), strict=True):
-                part.zero_() if g is None else part.copy_(g)  # whatever the layout of g
+                part.zero_() if g is None else part.copy_(g)  # for any layout of g
             if self.stats is not None and self.moves_stats:
                 self.stats[self.rows[i]] = self.replica.stats()
             self.meter.gradients[self.rows[i]] += len(self.batches[i][0])
@@ -63,7 +63,7 @@ class Loop:
         return L, G
 
     def take(self, rows: list[int]) -> Loop:
-        some = copy.copy(self)  # what is shared: replica, meter, statistics, the other models' features
+        some = copy.copy(self)  # shares replica, meter, statistics, and the other models' features
         some.batches = [self.batches[i] for i in rows]
         some.rows = [self.rows[i] for i in rows]
         some.seeds = None if self.seeds is None else [self.seeds[i] for i in rows]
@@ -77,7 +77,7 @@ class Loop:
             return self._forward(i, row)
 
     def _forward(self, i: int, row: Tensor) -> tuple[Tensor, Tensor]:
-        """(the loss with its contrast, the loss of the data alone)."""
+        """Return (loss with the contrast term, loss of the data alone)."""
         replica = self.replica
         inputs, targets = self.batches[i]
         self._bind_stats(i)
@@ -85,12 +85,12 @@ class Loop:
         if self.contrast is not None and at not in self.others:
             self.others[at] = self.contrast.others(replica, at, inputs)
             self.meter.forwards[at] += len(inputs) * len(self.others[at])
-        replica.bind(row)  # last: autograd reads the parameters again on its way back
+        replica.bind(row)  # last, because the backward pass reads the parameters again
         if self.contrast is None:
             data = self.criterion(replica(inputs), targets)
             return data, data
         extra = self.contrast.value(replica.module.features(inputs), self.others[at])  # type: ignore[operator]
-        self._bind_stats(i)  # the features' pass does not count
+        self._bind_stats(i)  # undo the changes of the features' pass
         data = self.criterion(replica(inputs), targets)
         return data + extra, data
 

@@ -1,4 +1,4 @@
-"""What a step rule may ask of the clients' data."""
+"""The interface between step rules and the clients' data."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from fedstride.core.model import Replica
 from fedstride.core.rows import Col, Rows
 
 Batch = tuple[Tensor, Tensor]
-Ray = Callable[[Col, list[int]], Col]  # (step sizes, rows) -> the loss of these rows that far along a direction
+Ray = Callable[[Col, list[int]], Col]  # (step sizes, rows) -> the loss of these rows at these steps along a direction
 
 
 class Oracle(Protocol):
-    """The clients' data at this step."""
+    """Loss and gradient on the clients' batches of this step."""
 
     def loss(self, W: Rows) -> Col: ...
 
     def grad(self, W: Rows) -> tuple[Col, Rows]: ...
 
     def take(self, rows: list[int]) -> Oracle:
-        """The same batches, for some of the rows only."""
+        """Return an oracle with the same batches for some of the rows."""
         ...
 
 
 class Contrast(Protocol):
-    """A term of the loss that compares a client's features with those of other models (MOON)."""
+    """A loss term that compares a client's features with those of other models (MOON)."""
 
     def others(self, replica: Replica, row: int, inputs: Tensor) -> tuple[Tensor, ...]: ...
 
@@ -35,14 +35,14 @@ class Contrast(Protocol):
 
 
 class Meter:
-    """Samples evaluated, per client of a chunk: gradients, and forward passes alone."""
+    """Counts of evaluated samples per client of a chunk: gradients, and forward passes without gradients."""
 
     def __init__(self, C: int) -> None:
         self.gradients, self.forwards = [0] * C, [0] * C
 
 
 def along(oracle: Oracle, W: Rows, D: Rows) -> Ray:
-    """The loss at W - eta D, for line searches. Unless the oracle knows better: a forward pass per row and trial."""
+    """Return the loss at W - eta D for line searches; by default, a forward pass per row and trial."""
     if hasattr(oracle, "along"):
         known: Ray = oracle.along(W, D)
         return known

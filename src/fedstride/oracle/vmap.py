@@ -1,4 +1,4 @@
-"""All clients of a chunk at once, by torch.func.vmap: where starting an operation costs more than doing it."""
+"""All clients of a chunk at once with torch.func.vmap, for models whose operations cost less than launching them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fedstride.oracle.protocol import Batch, Meter
 
 
 class Vmap:
-    """f_B and its gradient for all rows together; rows whose batches differ in size form groups.
+    """f_B and its gradient for all rows at once; rows are grouped by batch size.
 
-    A model or loss may do well for a while and then do what vmap cannot follow: then the rows go one after another.
+    If vmap fails on the model or the loss during the run, the rows are computed one by one.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Vmap:
         return some
 
     def _views(self, W: Rows, some: list[int]) -> tuple[Tensor, ...]:
-        """The parameters as a tuple with a leading client dimension: gradients of one flat row would be far slower."""
+        """Return the parameters as a tuple with a leading client dimension; gradients of a flat row are much slower."""
         some_rows = W if len(some) == len(W) else W[some]
         split = torch.split(some_rows, self.replica.sizes, 1)
         return tuple(part.view(-1, *shape) for part, shape in zip(split, self.replica.shapes, strict=True))

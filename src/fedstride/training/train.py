@@ -34,6 +34,7 @@ from fedstride.training import validate
 from fedstride.training.checkpoint import Checkpoints, locked
 from fedstride.training.guard import Guard
 from fedstride.training.history import Row
+from fedstride.training.probe import Probed
 from fedstride.training.result import Run
 from fedstride.training.resume import Recorder
 from fedstride.training.retry import complete_round
@@ -192,9 +193,7 @@ def _guard(guard: Guard | None) -> Guard:
     return guard or Guard()
 
 
-def _task(
-    model: nn.Module, algorithm: Algorithm, probed: validate.Probed, when: Checkpoints | None, **given: Any
-) -> Task:
+def _task(model: nn.Module, algorithm: Algorithm, probed: Probed, when: Checkpoints | None, **given: Any) -> Task:
     """Complete the task by what the probe of the data and the algorithm say."""
     return Task(
         model=model,

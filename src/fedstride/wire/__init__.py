@@ -1,4 +1,4 @@
-"""What crosses the network: compressors, error feedback, the streaming mean and its robust rivals, and the bytes of it all."""
+"""Communication: compressors, error feedback, streaming and robust aggregation, secure sums, and message sizes."""
 
 from fedstride.wire.compress import Compressor, Quantize, RandomK, TopK
 from fedstride.wire.feedback import send

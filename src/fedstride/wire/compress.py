@@ -19,12 +19,14 @@ from fedstride.core.rows import Rows
 
 
 class Compressor(Protocol):
+    """A lossy compression of rows."""
+
     def compress(self, V: Rows, sources: Sequence[torch.Generator]) -> Rows:
-        """What the receiver reads; sources give each row its random numbers."""
+        """Return the rows that the receiver decodes; `sources` has one generator per row."""
         ...
 
     def bytes(self, d: int, itemsize: int) -> int:
-        """What one row of d numbers takes on the wire."""
+        """Return the message size of one row of d numbers."""
         ...
 
 
@@ -33,7 +35,7 @@ def plain_bytes(d: int, itemsize: int) -> int:
 
 
 def _count(k: int | float, d: int) -> int:
-    """k entries, or the fraction k of d, at least one and at most d."""
+    """Return the number of entries for k (a number or a fraction of d), from 1 to d."""
     return min(d, k) if isinstance(k, int) else max(1, min(d, round(k * d)))
 
 
@@ -41,18 +43,18 @@ def _check_k(part: object, k: int | float) -> None:
     whole = isinstance(k, int) and not isinstance(k, bool) and k >= 1
     if not (whole or (isinstance(k, float) and 0 < k <= 1)):
         raise InvalidInput(
-            f"{type(part).__name__}: k={k!r} is not usable; expected a whole number of entries >= 1, or a fraction in (0, 1]."
+            f"{type(part).__name__}: k={k!r} is invalid: expected a whole number of entries >= 1, or a fraction in (0, 1]."
         )
 
 
 def _sparse_bytes(k: int, d: int, itemsize: int) -> int:
-    """k values with their indices; a row sent whole needs no indices."""
+    """Return the size of k values with their indices; a full row needs no indices."""
     return d * itemsize if k == d else k * (itemsize + (4 if d < 2**31 else 8))
 
 
 @dataclass(frozen=True)
 class TopK:
-    """Keep the k entries (or the fraction k) of largest magnitude; among equals the lowest index wins."""
+    """Keep the k entries (or the fraction k) of largest magnitude; ties go to the lowest index."""
 
     k: int | float
 
@@ -62,7 +64,7 @@ class TopK:
     def compress(self, V: Rows, sources: Sequence[torch.Generator] = ()) -> Rows:
         k = _count(self.k, V.shape[1])
         size = V.abs()
-        least = size.topk(k, dim=1).values[:, -1:]  # the k-th largest, whatever the ties
+        least = size.topk(k, dim=1).values[:, -1:]  # the k-th largest, also with ties
         above, equal = size > least, size == least
         room = k - above.sum(1, keepdim=True)
         return torch.where(above | (equal & (equal.cumsum(1) <= room)), V, 0.0)
@@ -73,10 +75,10 @@ class TopK:
 
 @dataclass(frozen=True)
 class RandomK:
-    """Keep k entries (or the fraction k) chosen at random; times d/k if unbiased."""
+    """Keep k entries (or the fraction k) chosen at random; scaled by d/k if unbiased."""
 
     k: int | float
-    unbiased: bool = False  # scaled up, it is no contraction, and error feedback would blow up
+    unbiased: bool = False  # scaling up is not a contraction, so error feedback would diverge
 
     def __post_init__(self) -> None:
         _check_k(self, self.k)
@@ -100,13 +102,13 @@ class RandomK:
 
 @dataclass(frozen=True)
 class Quantize:
-    """Whole multiples of max|v| / (2^(bits-1) - 1), rounded up or down at random: unbiased."""
+    """Round to multiples of max|v| / (2^(bits-1) - 1), up or down at random: unbiased."""
 
     bits: int = 8
 
     def __post_init__(self) -> None:
         if not isinstance(self.bits, int) or self.bits not in range(2, 17):
-            raise InvalidInput(f"Quantize: bits={self.bits!r} is not usable; expected a whole number from 2 to 16.")
+            raise InvalidInput(f"Quantize: bits={self.bits!r} is invalid: expected a whole number from 2 to 16.")
 
     @property
     def contracts(self) -> bool:

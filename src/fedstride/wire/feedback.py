@@ -1,4 +1,4 @@
-"""Sending rows through a compressor, with or without error feedback.
+"""Send rows through a compressor, with or without error feedback.
 
 Mitra, Jaafar, Pappas, Hassani. Linear convergence in federated learning. NeurIPS 2021 (004 eq. 120 and 142).
 Deviations: none; with error feedback a sender's first message is not compressed.
@@ -15,14 +15,14 @@ from fedstride.wire.compress import Compressor, plain_bytes
 
 
 def memory(x: Vec) -> State:
-    """What a sender remembers: the error so far, and whether it has sent before."""
+    """Return the initial state of a sender: its accumulated error, and whether it has sent before."""
     return {"residual": torch.zeros_like(x), "sent": x.new_zeros(1)}
 
 
 def send(
     V: Rows, compressor: Compressor | None, feedback: bool, past: State, sources: Sequence[torch.Generator]
 ) -> tuple[Rows, State, list[int]]:
-    """(what arrives, the senders' new memory, bytes per row)."""
+    """Return (received rows, new state of the senders, bytes per row)."""
     d, item = V.shape[1], V.element_size()
     if compressor is None:
         return V, {}, [plain_bytes(d, item)] * len(V)

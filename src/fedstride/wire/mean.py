@@ -1,8 +1,8 @@
-"""The weighted mean of the uploads, in a stream.
+"""Streaming weighted mean of the uploads.
 
-The sum is a fixed binary tree over the positions in the cohort, so that threads, workers, chunks and the order of
-arrival cannot change the bits. Memory: O(d) times the depth of the tree and the number of gaps: of workers, where neighbours
-come one after another.
+The sum is a fixed binary tree over the positions in the cohort, so the result is bit-identical for any threads, workers,
+chunks and order of arrival. Memory is O(d) times the depth of the tree times the number of gaps, which is the number of
+workers if neighbours arrive in order.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from fedstride.core.rows import State
 
 @dataclass(frozen=True)
 class Mean:
-    """What a server rule sees: p-weighted means over the cohort, and how much of the federation it is."""
+    """The input of a server rule: p-weighted means over the cohort, and the cohort's share of the federation."""
 
     fields: State
     share: float  # the cohort's weight in the whole federation: sum of pi_i
-    participants: float  # under privacy, those who were expected
-    clients: int  # in the whole federation
-    shapes: tuple[Size, ...] = ()  # of the model's tensors, in the order of the update
+    participants: float  # with privacy, the expected number
+    clients: int  # number of clients in the whole federation
+    shapes: tuple[Size, ...] = ()  # shapes of the model's tensors, in the order of the update
 
     @property
     def update(self) -> Tensor:
@@ -39,7 +39,7 @@ class Mean:
 
 @dataclass
 class Node:
-    """What some clients sent, as one."""
+    """The weighted sum of some clients' uploads."""
 
     weight: float
     fields: State
@@ -49,22 +49,22 @@ class Node:
 
 
 class Aggregator(Protocol):
-    """From rows, in any order, to one row; each number of a row by itself, so that a slice of them all is a problem alike."""
+    """Combine rows, added in any order, to one row. Columns are independent, so slices can be aggregated separately."""
 
-    nodes: dict[tuple[int, int], Node]  # by level and position: what is added so far, to be placed elsewhere
+    nodes: dict[tuple[int, int], Node]  # partial results by level and position, which another aggregator can place
 
     def add_rows(self, first: int, weights: Sequence[float], fields: Mapping[str, Tensor]) -> None: ...
 
     def place(self, level: int, position: int, node: Node) -> None: ...
 
     def finish(self) -> tuple[State, float]:
-        """(the aggregate of each field, the sum of the weights)."""
+        """Return (aggregate of each field, sum of the weights)."""
         ...
 
 
 @dataclass
 class WeightedMean:
-    """sum w_i v_i / sum w_i; add in any order, each position once. Takes ownership of what it is given."""
+    """sum w_i v_i / sum w_i. Add each position once, in any order. Takes ownership of the given tensors."""
 
     nodes: dict[tuple[int, int], Node] = field(default_factory=dict)
 
@@ -73,7 +73,7 @@ class WeightedMean:
         self.place(0, position, Node(weight, scaled))
 
     def add_rows(self, first: int, weights: Sequence[float], fields: Mapping[str, Tensor]) -> None:
-        """The rows of fields, at the positions from `first` on; with the bits that they get one by one."""
+        """Add the rows of fields at the positions from `first`; bit-identical to adding them one by one."""
         level, totals, sums = 0, list(weights), dict(fields)
         if any(w != 1 for w in totals):
             column = next(iter(sums.values())).new_tensor(totals)[:, None]
@@ -83,7 +83,7 @@ class WeightedMean:
             self.place(level, first + row, Node(totals[row], {k: v[row] for k, v in sums.items()}))
 
         while totals:
-            if first & 1:  # its sibling is elsewhere
+            if first & 1:  # its sibling is not among these rows
                 place(0)
                 first, totals, sums = first + 1, totals[1:], {k: v[1:] for k, v in sums.items()}
             if len(totals) & 1:
@@ -99,7 +99,7 @@ class WeightedMean:
         return self
 
     def finish(self) -> tuple[State, float]:
-        """(the mean of each field, the sum of the weights)."""
+        """Return (mean of each field, sum of the weights)."""
         total: Node | None = None
         for key in sorted(self.nodes, key=lambda k: k[1] << k[0]):
             total = self.nodes[key] if total is None else total.merge(self.nodes[key])

@@ -1,7 +1,7 @@
-"""The moments of clients' inputs as whole numbers that a secure sum adds up exactly, whatever the scales of the features.
+"""Encode the moments of clients' inputs as integers for an exact secure sum, for any scales of the features.
 
-One number of a secure sum has 30 bits at most. The squares of features whose scales are far apart need hundreds, so each
-moment is split into digits, and each digit is summed by itself.
+A number in a secure sum has at most 30 bits. The squares of features whose scales are far apart need hundreds, so each
+moment is split into digits, and each digit is summed separately.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from fedstride.core.errors import InvalidInput
 from fedstride.core.rows import Vec
 from fedstride.wire.secure import levels
 
-SAMPLES = 40  # bits of a client's number of samples
-FRACTION = 240  # bits below the square of the bound: a feature may be 10^-30 of the bound and keep ten digits
+SAMPLES = 40  # bits for a client's number of samples
+FRACTION = 240  # bits below the square of the bound: a feature of 10^-30 of the bound keeps ten digits
 
 
 @dataclass(frozen=True)
 class MomentSum:
-    """How moments (see normalise.py) are written in a cohort's vectors; the server and the clients share one."""
+    """Encoding of moments (see normalise.py) in the vectors of a cohort, shared by the server and the clients."""
 
     features: int
-    bound: float  # of an input's magnitude
-    clients: int  # most that are summed
+    bound: float  # bound of the magnitude of inputs
+    clients: int  # maximum number of clients in a sum
 
     @property
     def levels(self) -> int:
@@ -39,7 +39,7 @@ class MomentSum:
 
     @property
     def _base(self) -> int:
-        """Bits of a digit: half of those that a sum has room for. The other half is for random carries."""
+        """Bits of a digit: half of the available bits. The other half is for random carries."""
         return ((self.levels // 2).bit_length() - 1) // 2
 
     @property
@@ -56,19 +56,19 @@ class MomentSum:
 
     @property
     def _units(self) -> Vec:
-        """[1, bound, bound^2, bound^2], rounded up to powers of two, so that dividing by them is exact."""
+        """[1, bound, bound^2, bound^2], rounded up to powers of two, so that division is exact."""
         unit = 2.0 ** math.frexp(self.bound)[1]
         one = torch.ones(self.features, dtype=torch.float64, device="cpu")
         return torch.cat([one.new_ones(1), unit * one, unit**2 * one, unit**2 * one])
 
     def encode(self, moments: Vec) -> Tensor:
-        """A client's vector, float64. Refuses moments of inputs beyond the bound.
+        """Encode a client's moments as a float64 vector; refuse moments of inputs beyond the bound.
 
-        Sums of digits would tell more than the sum of the numbers: how often digits were carried. So each client carries a
-        random amount from every digit to the next, which changes no number.
+        Sums of digits would reveal more than the sum of the numbers: the number of carries. Each client therefore carries
+        a random amount from every digit to the next, which does not change the numbers.
         """
         v = moments.detach().cpu() / self._units
-        if not bool((v.abs() <= v[0]).all()):  # NaN is refused, too
+        if not bool((v.abs() <= v[0]).all()):  # also refuses NaN
             raise beyond(self.bound)
         v, base, digits = v / 2.0**SAMPLES, 2.0**self._base, []
         for _ in range(self._digits):
@@ -82,7 +82,7 @@ class MomentSum:
         return D.flatten()
 
     def decode(self, total: Tensor) -> Vec:
-        """The sums of the clients' moments: exact up to the last rounding to float64, so that random carries leave no trace."""
+        """Decode the sums of the clients' moments: exact up to the final rounding to float64, without the random carries."""
         sums = [0] * self.numbers
         for row in total.long().view(self._digits, -1).tolist():
             sums = [(s << self._base) + d for s, d in zip(sums, row, strict=True)]
@@ -92,12 +92,12 @@ class MomentSum:
 
 def beyond(bound: float) -> InvalidInput:
     return InvalidInput(
-        f"normalise=True with secure: there are inputs beyond the bound inputs={bound:g}. Give a larger one in the setting "
-        f'`secure`, as in secure="10, inputs={100 * bound:g}"; a generous one costs nothing.'
+        f"normalise=True with secure: some inputs exceed the bound inputs={bound:g}. Set a larger one in the "
+        f'setting `secure`, as in secure="10, inputs={100 * bound:g}"; a generous bound has no cost.'
     )
 
 
 def _random(bits: int, numbers: int) -> Tensor:
-    """Whole numbers in [-2^bits / 2, 2^bits / 2) that nobody can foretell."""
+    """Return cryptographically random integers in [-2^bits / 2, 2^bits / 2)."""
     drawn = torch.frombuffer(bytearray(secrets.token_bytes(8 * numbers)), dtype=torch.int64)
     return torch.remainder(drawn, 2**bits).double() - 2.0 ** (bits - 1)

@@ -1,7 +1,7 @@
-"""Robust aggregation: a few clients that send anything at all cannot move the result far.
+"""Robust aggregation: a few clients that send arbitrary values cannot move the result far.
 
 Yin, Chen, Ramchandran, Bartlett. Byzantine-robust distributed learning. ICML 2018.
-Deviations: none. These rules need all rows at once: memory O(M d), no secure aggregation, and no mean of anything.
+Deviations: none. These rules need all rows at once: memory O(M d), no secure aggregation, and no means of other fields.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedstride.wire.mean import Aggregator, Node
 
 
 class Robust(Protocol):
-    """A declared exception from "servers see means only"."""
+    """A robust aggregation rule: the declared exception from "servers see means only"."""
 
     def start(self) -> Aggregator: ...
 
@@ -29,7 +29,7 @@ class Robust(Protocol):
 
 @dataclass(frozen=True)
 class Median:
-    """The median of each coordinate: right as long as fewer than half of the clients lie."""
+    """The median of each coordinate: robust if fewer than half of the clients are malicious."""
 
     def start(self) -> Aggregator:
         return _Rows(self)
@@ -41,13 +41,13 @@ class Median:
 
 @dataclass(frozen=True)
 class TrimmedMean:
-    """The mean of each coordinate without the share of the largest and the share of the smallest values."""
+    """The mean of each coordinate without the given share of the largest and of the smallest values."""
 
     share: float = 0.1
 
     def __post_init__(self) -> None:
         if isinstance(self.share, bool) or not isinstance(self.share, int | float) or not 0 < self.share < 0.5:
-            raise InvalidInput(f"TrimmedMean: share={self.share!r} is not usable; expected a number between 0 and 0.5.")
+            raise InvalidInput(f"TrimmedMean: share={self.share!r} is invalid: expected a number between 0 and 0.5.")
 
     def start(self) -> Aggregator:
         return _Rows(self)
@@ -58,14 +58,14 @@ class TrimmedMean:
 
 
 def _mean(V: Rows) -> Vec:
-    """Row after row: torch's own order of a sum depends on the number of columns, of which there may be a slice only."""
+    """Add row by row: the summation order of torch.sum depends on the number of columns, which differs in slices."""
     total: Vec = reduce(torch.add, V)
     return total / len(V)
 
 
 @dataclass
 class _Rows:
-    """All rows, until the end."""
+    """An aggregator that keeps all rows until the end."""
 
     rule: Robust
     nodes: dict[tuple[int, int], Node] = field(default_factory=dict)

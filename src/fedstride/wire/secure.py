@@ -1,6 +1,6 @@
-"""Uploads as whole numbers that a secure sum adds up exactly, and from the sum back to the cohort's means.
+"""Encode uploads as integers for an exact secure sum, and decode the sum to the cohort's means.
 
-For protocols that sum modulo 2^32 without seeing what they sum: Bell, Bonawitz, Gascon, Lepoint, Raykova. Secure
+For protocols that sum modulo 2^32 without revealing the summands: Bell, Bonawitz, Gascon, Lepoint, Raykova. Secure
 single-server aggregation with (poly)logarithmic overhead. CCS 2020 (SecAgg+, see engine/flower/secagg.py).
 """
 
@@ -15,41 +15,41 @@ from torch import Tensor
 from fedstride.core.errors import InvalidInput, positive
 from fedstride.core.rows import State, norm
 
-MODULUS = 2**32  # of the sums
-LEAST = 3  # clients: of two, each would know what the other sent
-MEANS = {"train_loss": 100.0, "client_step": 100.0, "trials": 100.0}  # for the history, with their bounds
-COUNTS = ("failed", "gradients", "forwards")  # whole numbers, summed as they are
+MODULUS = 2**32  # modulus of the sums
+LEAST = 3  # clients: with two, each would learn what the other sent
+MEANS = {"train_loss": 100.0, "client_step": 100.0, "trials": 100.0}  # metrics of the history, with their bounds
+COUNTS = ("failed", "gradients", "forwards")  # integers, summed without scaling
 NATURAL = {"below": 0.5, **MEANS}
-TOGETHER = ("update", "raw", "square")  # have one length
-INPUTS = 1e20  # bound of the inputs that are measured by normalise=True, unless bounds["inputs"] is another
+TOGETHER = ("update", "raw", "square")  # clipped together
+INPUTS = 1e20  # default of bounds["inputs"], the bound of inputs for normalise=True
 
 
 def levels(clients: int) -> int:
-    """A client's numbers lie in [-levels/2, levels/2], so that their sum fits; even, so that 1 and 0 are exact."""
+    """Return the even number of levels: a client's numbers lie in [-levels/2, levels/2], so that their sum fits."""
     return min(2**30, (MODULUS - 1) // clients) // 2 * 2
 
 
 @dataclass(frozen=True)
 class Secure:
-    """The longest that clients of a secure sum send. What is longer is shortened, and the server told how often.
+    """Bounds of the norms in a secure sum. Longer fields are clipped, and the server learns the number of clips.
 
-    Generous bounds cost little: M clients round to M 2^-31 of a bound.
+    Generous bounds cost little: the rounding error of M clients is M 2^-31 of a bound.
     """
 
-    bound: float  # of a client's update; squared, of its squared length
-    bounds: Mapping[str, float] = field(default_factory=dict)  # of what has no range of its own: control, gradient, ...
+    bound: float  # norm of a client's update; its square bounds the squared norm
+    bounds: Mapping[str, float] = field(default_factory=dict)  # of fields without a known range: control, gradient, ...
 
     def __post_init__(self) -> None:
         positive(self, bound=self.bound)
         _has_square("bound", self.bound)
         if not isinstance(self.bounds, Mapping):
-            raise InvalidInput(f"Secure: bounds={self.bounds!r} is not usable; expected names and numbers in a dict.")
+            raise InvalidInput(f"Secure: bounds={self.bounds!r} is invalid: expected a dict of names and numbers.")
         positive("Secure.bounds", **self.bounds)
         _has_square("inputs", self.inputs)
         for name in TOGETHER:
             if name in self.bounds:
                 raise InvalidInput(
-                    f"Secure: bounds={dict(self.bounds)!r} names {name!r}, which bound={self.bound} is for."
+                    f"Secure: bounds={dict(self.bounds)!r} contains {name!r}, which is set by bound={self.bound}."
                 )
 
     @property
@@ -58,15 +58,15 @@ class Secure:
         return self.bounds.get("inputs", INPUTS)
 
     def layout(self, numbers: Mapping[str, int], clients: int) -> Layout:
-        """The vector of a cohort's clients, from how many numbers each of their fields has."""
+        """Return the layout of the clients' vectors, for fields with these numbers of entries."""
         if clients < LEAST:
-            raise InvalidInput(f"Secure: a cohort of {clients} hides nobody; expected at least {LEAST} clients.")
+            raise InvalidInput(f"Secure: a cohort of {clients} gives no privacy; expected at least {LEAST} clients.")
         known = {**NATURAL, **self.bounds, "update": self.bound, "raw": self.bound, "square": self.bound**2}
         for name in numbers:
             if name not in known:
                 raise InvalidInput(
-                    f"Secure: bounds={dict(self.bounds)!r} has no {name!r}, which clients send and which has no range of its "
-                    f"own. Give the longest there may be, as in bounds={{{name!r}: 10.0}}; a generous one costs little."
+                    f"Secure: bounds={dict(self.bounds)!r} has no {name!r}, which clients send and which has no known range. "
+                    f"Add its largest norm, as in bounds={{{name!r}: 10.0}}; a generous bound costs little."
                 )
         numbers = dict(sorted({**dict.fromkeys(MEANS, 1), **numbers}.items()))
         return Layout(numbers, {name: float(known[name]) for name in numbers}, clients)
@@ -74,22 +74,22 @@ class Secure:
 
 @dataclass(frozen=True)
 class Summed:
-    """What a secure sum tells of a cohort."""
+    """The result of a secure sum over a cohort."""
 
-    fields: State  # weighted means, float64; empty if nobody counts
+    fields: State  # weighted means, float64; empty if no client had finite values
     metrics: dict[str, float]  # weighted means, and sums of counts
-    weight: float  # of those who count, in units of the largest weight
-    clients: int  # who count; the others had nothing finite to send
-    shortened: dict[str, int]  # how many clients had to, by name
+    weight: float  # weight of the clients with finite values, in units of the largest weight
+    clients: int  # number of clients with finite values
+    shortened: dict[str, int]  # number of clients that clipped a field, by name
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What stands where in a client's vector of whole numbers; the server and the clients of a round share one."""
+    """The layout of a client's vector of integers, shared by the server and the clients of a round."""
 
     numbers: dict[str, int]
-    bounds: dict[str, float]  # longest, by name
-    clients: int  # most that are summed
+    bounds: dict[str, float]  # largest norm, by name
+    clients: int  # maximum number of clients in a sum
 
     @property
     def levels(self) -> int:
@@ -101,16 +101,16 @@ class Layout:
 
     @property
     def _flags(self) -> tuple[str, ...]:
-        """What may have to be shortened; the squared length goes with the update."""
+        """Fields that may be clipped; the squared norm is clipped with the update."""
         return tuple(name for name in (*self.numbers, *COUNTS) if name not in ("raw", "square"))
 
     @property
     def _sizes(self) -> list[int]:
-        """The fields, the weight, who had to shorten what, who counts, and the counts."""
+        """Sizes of the fields, the weight, the clip flags, the finite flag, and the counts."""
         return [*self.numbers.values(), 1, len(self._flags), 1, len(COUNTS)]
 
     def shorten(self, fields: Mapping[str, Tensor]) -> tuple[State, set[str]]:
-        """What is sent of a client's fields, vectors each, none longer than its bound; and which of them were."""
+        """Clip a client's fields (vectors) to their bounds; return them and the names of those that were clipped."""
         factors = {}
         for name, v in fields.items():
             length, bound = float(norm(v)), self.bounds[name]
@@ -119,18 +119,21 @@ class Layout:
             factor = min(factors["update"], factors.get("raw", 1.0), factors["square"] ** 0.5)
             factors |= {"update": factor, "raw": factor, "square": factor**2}
         sent = {name: v * factors[name] if factors[name] < 1 else v for name, v in fields.items()}
-        return sent, {name for name in sent if factors[name] < 1 - 1e-6}  # less is float32's rounding
+        return sent, {name for name in sent if factors[name] < 1 - 1e-6}  # smaller differences are float32 rounding
 
     def encode(self, fields: Mapping[str, Tensor], metrics: Mapping[str, float], weight: float) -> Tensor:
-        """A client's vector, float64; its weight in units of the largest. All zero if there is anything that is not finite."""
+        """Encode a client's upload as a float64 vector; all zero if any value is not finite.
+
+        The weight is in units of the largest weight.
+        """
         found = {name: v.numel() for name, v in fields.items()}
         if found != {name: n for name, n in self.numbers.items() if name not in MEANS}:
-            raise InvalidInput(f"secure sum: the fields {found!r} are not usable; expected {self.numbers!r}.")
+            raise InvalidInput(f"secure sum: the fields {found!r} are invalid: expected {self.numbers!r}.")
         values = {name: v.detach().double().cpu() for name, v in fields.items()}
         if not metrics.get("finite", True) or not all(bool(torch.isfinite(v).all()) for v in values.values()):
             return torch.zeros(self.size, dtype=torch.float64)
         for name in MEANS:
-            most = 2 * self.bounds[name]  # for anything beyond the bound
+            most = 2 * self.bounds[name]  # for values beyond the bound
             values[name] = torch.tensor([metrics.get(name, 0.0)], dtype=torch.float64).nan_to_num(most, most, -most)
         half = self.levels // 2
         counts = {name: float(metrics.get(name, 0)) for name in COUNTS}
@@ -141,7 +144,7 @@ class Layout:
         return torch.cat([*parts, torch.tensor(rest, dtype=torch.float64)]).round().clamp(-half, half)
 
     def decode(self, total: Tensor) -> Summed:
-        """From the sum of the clients' vectors."""
+        """Decode the sum of the clients' vectors."""
         *parts, weight, cut, clients, counts = torch.split(total, self._sizes)
         metrics = dict(zip(COUNTS, counts.tolist(), strict=True))
         fields: State = {}
@@ -152,10 +155,10 @@ class Layout:
         return Summed(fields, metrics, float(weight) / (self.levels // 2), int(clients), shortened)
 
     def error(self, weight: float) -> dict[str, float]:
-        """How far a mean over clients of this weight in all may be from the mean of what they sent, in any number.
+        """Return the error bound of each number of a mean, for clients with this total weight.
 
-        A client rounds each number and its weight by half a level at most, so that sums V and W are wrong by up to
-        clients / 2 levels, and |V| <= W: V / W is wrong by up to clients / (W - clients / 2).
+        A client rounds each number and its weight by at most half a level. The sums V and W are therefore wrong by up to
+        clients / 2 levels, and |V| <= W, so V / W is wrong by up to clients / (W - clients / 2).
         """
         total = weight * (self.levels // 2)
         return {name: bound * self.clients / (total - self.clients / 2) for name, bound in self.bounds.items()}
@@ -163,4 +166,6 @@ class Layout:
 
 def _has_square(name: str, bound: float) -> None:
     if not 1e-150 < bound < 1e150:
-        raise InvalidInput(f"Secure: {name}={bound!r} has no square; expected a number between 1e-150 and 1e150.")
+        raise InvalidInput(
+            f"Secure: {name}={bound!r} is invalid: expected a number between 1e-150 and 1e150, with a finite square."
+        )

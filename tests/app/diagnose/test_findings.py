@@ -257,7 +257,7 @@ def test_rounds_without_evaluation_are_no_gap():
 def test_what_old_histories_lack_is_said():
     found = judged(STUCK, update=..., turn=..., compression=...)
     assert severities(found)["heterogeneity"] == severities(found)["step length"] == "unknown"
-    assert "No cause shows" in found.outcome.says
+    assert "The history shows no cause" in found.outcome.says
     compressed = judged(STUCK, fs.Algorithm(up=fs.TopK(0.1)), compression=...)
     assert severities(compressed)["compression"] == "unknown"
 

@@ -150,7 +150,7 @@ def test_a_history_alone_is_enough(tmp_path, rows):
 
 def test_what_never_changes_is_said_in_words(tmp_path):
     page = Page(write(run_folder(tmp_path, rows_of("fedavg"))))
-    (said,) = [text for text in page.text("p") if text.startswith("The same in every round")]
+    (said,) = [text for text in page.text("p") if text.startswith("Constant over all rounds")]
     assert "server step 1" in said and "client step size 0.1" in said
 
 
@@ -175,8 +175,8 @@ def test_what_was_left_out_and_what_privacy_cost_is_shown(tmp_path):
     clients = classification((6,) * 12)
     learn(private, clients=clients, rounds=4, engine=faulty, seed=1).save(tmp_path)
     page = write(tmp_path).read_text()
-    for words in ("Answers left out", "Lost clients", "no answer", "not finite", "Privacy spent", "ε = "):
+    for words in ("Rejected answers", "Lost clients", "no answer", "not finite", "Privacy spent", "ε = "):
         assert words in page
     learn(clients=clients, rounds=4).save(tmp_path)
     page = write(tmp_path).read_text()
-    assert not any(words in page for words in ("Answers left out", "Lost clients", "Privacy"))
+    assert not any(words in page for words in ("Rejected answers", "Lost clients", "Privacy"))

@@ -366,5 +366,5 @@ def test_a_stopped_command_says_how_to_go_on(tiny, monkeypatch):
 
     monkeypatch.setattr(sweep, "_one", stop)
     done = command("--task", "hastie")
-    assert done.exit_code == 130 and "What was computed is kept; go on with: the same command" in done.stderr
+    assert done.exit_code == 130 and "Completed results are kept; continue with: the same command" in done.stderr
     assert not (tiny / "painless.json").exists()

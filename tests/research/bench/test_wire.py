@@ -91,7 +91,7 @@ def test_the_paper_adds_up():
         33_333.3, 1e-4
     )
     rows = show_wire.paper(report())
-    assert rows[0] == ["a round, on paper", "cohort of 1,000", "cohort of 10,000"] and rows[1][1:] == ["4.0", "40.0"]
+    assert rows[0] == ["estimate for a round", "cohort of 1,000", "cohort of 10,000"] and rows[1][1:] == ["4.0", "40.0"]
     assert wire.on_paper({"server": {}}) == [] and len(show_wire.paper({"paper": []})) == 1
 
 

@@ -36,7 +36,7 @@ def test_select(three, name, expected):
 
 @pytest.mark.parametrize("name", ["00", "003-", "004", ""])
 def test_an_unknown_name_is_refused(three, name):
-    with pytest.raises(InvalidInput, match="is no experiment"):
+    with pytest.raises(InvalidInput, match="is not an experiment"):
         select(name)
 
 

@@ -56,7 +56,7 @@ def test_markdown_holds_every_claim(written):
     lines = page.markdown(page.read(written[0].parent)).splitlines()
     assert len(lines) == 2 + len(CLAIMS)
     assert "\\|w\\|" in lines[3] and "**differs**" in lines[3] and "**" not in lines[2] + lines[4]
-    assert all(line.startswith("| 000-x | small |") for line in lines[2:])
+    assert all(line.startswith("| 000-x (FedSLS) | small |") for line in lines[2:])
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "{", None])

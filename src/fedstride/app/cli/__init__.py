@@ -1,4 +1,4 @@
-"""The command line."""
+"""The `fedstride` command."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ app.add_typer(data, name="data")
 
 @app.command()
 def algorithms(as_json: Json = False) -> None:
-    """List the algorithms by name, with their arguments."""
+    """List the algorithms and their arguments."""
     arguments = {
         name: {p.name: p.default for p in inspect.signature(make).parameters.values()} for name, make in RECIPES.items()
     }
@@ -57,7 +57,7 @@ def algorithms(as_json: Json = False) -> None:
         return
     table = Table(box=box.SIMPLE_HEAD, show_lines=False, pad_edge=False)
     table.add_column("name", no_wrap=True, style="bold")
-    table.add_column("what it is", ratio=1)
+    table.add_column("description", ratio=1)
     table.add_column("arguments", ratio=1, style="cyan")
     for name, make in RECIPES.items():
         table.add_row(name, inspect.getdoc(make), ", ".join(f"{k}={v!r}" for k, v in arguments[name].items()))

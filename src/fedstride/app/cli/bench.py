@@ -1,4 +1,4 @@
-"""fedstride bench: measure, on this machine."""
+"""fedstride bench: run benchmarks on this machine."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from fedstride.core.errors import InvalidInput, nearest
 if TYPE_CHECKING:
     from fedstride.research.bench.speed import Say
 
-app = typer.Typer(no_args_is_help=True, help="Measure, on this machine; every figure is a ratio within one run.")
+app = typer.Typer(no_args_is_help=True, help="Run benchmarks on this machine; every figure is a ratio within one run.")
 
 
 @app.command()
 def overhead(
-    repeats: Annotated[int, typer.Option(min=1, help="Interleaved pairs of rounds.")] = 15, as_json: Json = False
+    repeats: Annotated[int, typer.Option(min=1, help="Number of interleaved pairs of rounds.")] = 15,
+    as_json: Json = False,
 ) -> None:
-    """What the library adds to a hand-written PyTorch loop: a CNN of 582,026 parameters, batch 64, one thread."""
+    """Measure the overhead over a hand-written PyTorch loop: a CNN of 582,026 parameters, batch 64, one thread."""
     from fedstride.research.bench.overhead import measure
 
     *_, last = measure(repeats)
@@ -42,17 +43,19 @@ def overhead(
 
 @app.command()
 def speed(
-    workload: Annotated[list[str] | None, typer.Option(help="Only this work, or `growth`; may be repeated.")] = None,
-    engine: Annotated[list[str] | None, typer.Option(help="Only this engine, and by hand; may be repeated.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Of every engine, in turns.")] = 5,
+    workload: Annotated[list[str] | None, typer.Option(help="Run only this workload, or `growth`; repeatable.")] = None,
+    engine: Annotated[
+        list[str] | None, typer.Option(help="Compare only this engine with the hand-written loop; repeatable.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of timed repeats per engine.")] = 5,
     quick: Annotated[bool, typer.Option("--quick", help="Two repeats, without ResNet-18 and growth.")] = False,
     out: Annotated[Path, typer.Option(help="Folder for speed.json, speed.html and speed.svg.")] = Path("runs/bench"),
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown instead of tables.")] = False,
     as_json: Json = False,
 ) -> None:
-    """How fast the local engine is: against the loop one would write by hand, and against other libraries.
+    """Compare the local engine with a hand-written loop and with other libraries.
 
-    Every engine first shows that it computes the same model. The others are installed by `make bench-peers`.
+    Every engine must first compute the same model. `make bench-peers` installs the other libraries.
     """
     from fedstride.research.bench import show
 
@@ -81,14 +84,12 @@ def speed(
 @app.command()
 def painless(
     group: Annotated[
-        list[str] | None, typer.Option(help="Only this group: looked, unseen or users; may be repeated.")
+        list[str] | None, typer.Option(help="Run only this group: looked, unseen or users; repeatable.")
     ] = None,
-    task: Annotated[list[str] | None, typer.Option(help="Only this task; may be repeated.")] = None,
-    method: Annotated[
-        list[str] | None, typer.Option(help="Only FedAvg, auto and this method; may be repeated.")
-    ] = None,
+    task: Annotated[list[str] | None, typer.Option(help="Run only this task; repeatable.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Run only FedAvg, auto and this method; repeatable.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 3,
-    trials: Annotated[int, typer.Option(min=0, help="Also tune FedAvg and FedAdam by Optuna, with so many runs.")] = 0,
+    trials: Annotated[int, typer.Option(min=0, help="Number of Optuna runs to tune FedAvg and FedAdam.")] = 0,
     ablation: Annotated[
         bool, typer.Option("--ablation", help="Compare auto with its variants instead; by default on the group looked.")
     ] = False,
@@ -98,9 +99,9 @@ def painless(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown instead of tables.")] = False,
     as_json: Json = False,
 ) -> None:
-    """What tuning costs, and what it buys: algorithms without a knob against tuned ones, on many tasks.
+    """Compare algorithms that need no tuning with tuned ones on many tasks, by accuracy and cost.
 
-    Every run is kept: what was interrupted goes on where it stopped. Data sets are downloaded first if missing.
+    Completed runs are kept: the same command continues after an interruption. Data sets are downloaded first if missing.
     """
     from fedstride.research.bench import painless as bench
     from fedstride.research.bench import show_painless as show
@@ -122,7 +123,7 @@ def painless(
     else:
         files = {"painless.json": json.dumps(report, indent=2) + "\n"}
         files |= {"painless.html": show.page(report), "painless.svg": show.svg(report)}
-        tables, words = show.tables(report)[::-1], f"{show.about(report)}\n"  # the verdicts last: they stay in sight
+        tables, words = show.tables(report)[::-1], f"{show.about(report)}\n"  # verdicts last, so that they stay visible
     for name, text in files.items():
         (out / name).write_text(text, encoding="utf-8")
     if as_json:
@@ -137,7 +138,7 @@ def painless(
 
 
 def _tasks(groups: list[str] | None, names: list[str] | None) -> list[str]:
-    """Names of the tasks of `bench painless` that were asked for."""
+    """Return the names of the requested tasks of `bench painless`."""
     from fedstride.research.bench.task_table import TASKS
     from fedstride.research.bench.tasks import GROUPS
 
@@ -145,27 +146,29 @@ def _tasks(groups: list[str] | None, names: list[str] | None) -> list[str]:
     named = _chosen("--task", names, list(TASKS), list(TASKS))
     found = [name for name in named if TASKS[name].group in wanted]
     if not found:
-        raise InvalidInput(f"none of the tasks {', '.join(named)} is in the group {', '.join(wanted)}; leave one out.")
+        raise InvalidInput(
+            f"none of the tasks {', '.join(named)} is in the group {', '.join(wanted)}; omit --task or --group."
+        )
     return found
 
 
 @app.command()
 def parity(
-    algorithm: Annotated[list[str] | None, typer.Option(help="Only this recipe; may be repeated.")] = None,
+    algorithm: Annotated[list[str] | None, typer.Option(help="Run only this recipe; repeatable.")] = None,
     engine: Annotated[
-        list[str] | None, typer.Option(help="Only this engine, against the local one; may be repeated.")
+        list[str] | None, typer.Option(help="Compare only this engine with the local one; repeatable.")
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Of every recipe.")] = 10,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds per recipe.")] = 10,
     deployment_rounds: Annotated[
-        int, typer.Option(min=1, help="The same in the Flower deployment, where a round takes seconds.")
+        int, typer.Option(min=1, help="Rounds per recipe in the Flower deployment, where a round takes seconds.")
     ] = 2,
     out: Annotated[Path, typer.Option(help="Folder for parity.json.")] = Path("runs/bench"),
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown instead of tables.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Whether every engine trains the same: each recipe on torchrun, a Flower simulation and a Flower deployment.
+    """Check that all engines train the same model: torchrun, Flower simulation and Flower deployment.
 
-    Exits with 1 if a model differs by more than it may. Flower's engines need pip install 'fedstride[flower]'.
+    The exit code is 1 if a model differs by more than its tolerance. Flower needs pip install 'fedstride[flower]'.
     """
     from fedstride.algorithm.recipes import RECIPES
     from fedstride.research.bench import parity as bench
@@ -191,18 +194,18 @@ def wire(
     engine: Annotated[
         list[str] | None,
         typer.Option(
-            help="Only local, torchrun, simulation, deployment, or cnn (2 processes against 1); may be repeated."
+            help="Run only local, torchrun, simulation, deployment, or cnn (2 processes against 1); repeatable."
         ),
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds of everything, in turns.")] = 5,
-    quick: Annotated[bool, typer.Option("--quick", help="Without 2.5e7 parameters and the deployment.")] = False,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of timed rounds per case.")] = 5,
+    quick: Annotated[bool, typer.Option("--quick", help="Skip 2.5e7 parameters and the deployment.")] = False,
     out: Annotated[Path, typer.Option(help="Folder for wire.json.")] = Path("runs/bench"),
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown instead of tables.")] = False,
     as_json: Json = False,
 ) -> None:
-    """What a round costs on each engine beside the clients' work: seconds, and bytes on the wire.
+    """Measure the overhead of a round on each engine: seconds, and bytes on the wire.
 
-    In Flower it is what fedstride adds to an app that sends the same arrays to its clients, who send them back.
+    For Flower, this is the overhead over an app whose clients return the arrays that they receive.
     """
     from fedstride.research.bench import show_wire as show
     from fedstride.research.bench import wire as bench
@@ -256,7 +259,7 @@ def _chosen(option: str, asked: list[str] | None, known: list[str], usual: list[
 
 @contextmanager
 def _with_workers() -> Iterator[Say]:
-    """Other processes end with this one, after SIGTERM as after Ctrl-C."""
+    """End worker processes with this one, on SIGTERM as on Ctrl-C."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with errors_without_traceback(), _progress() as say:
         yield say
@@ -264,7 +267,7 @@ def _with_workers() -> Iterator[Say]:
 
 @contextmanager
 def _progress() -> Iterator[Say]:
-    """What is going on, on standard error: one line that changes on a terminal, else a line for each thing."""
+    """Report progress on stderr: a live line on a terminal, else one line per step."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True)

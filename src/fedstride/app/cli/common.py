@@ -1,4 +1,4 @@
-"""What the commands share."""
+"""Helpers shared by the commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document inst
 
 @contextmanager
 def errors_without_traceback() -> Iterator[None]:
-    """Exit code 1 for a run that could not go on, 2 for arguments that cannot be used. Warnings are lines too."""
+    """Print errors and warnings as single lines. The exit code is 1 for a failed run and 2 for invalid arguments."""
 
     def say(kind: str, message: object, style: str) -> None:
         Console(stderr=True).print(f"{kind}: {message}", style=style, markup=False, highlight=False, soft_wrap=True)
@@ -36,7 +36,7 @@ def errors_without_traceback() -> Iterator[None]:
     except FedstrideError as error:
         say("Error", error, "red")
         raise typer.Exit(1 if isinstance(error, GivenUp | Unsaved) else 2) from error
-    except OSError as error:  # a folder that may not be read, a name that is too long
+    except OSError as error:  # for example an unreadable folder or a file name that is too long
         say("Error", error, "red")
         raise typer.Exit(2) from error
     finally:
@@ -44,14 +44,14 @@ def errors_without_traceback() -> Iterator[None]:
 
 
 def wide_console() -> Console:
-    """A file has room for wide tables."""
+    """Return a console that prints wide tables if the output is not a terminal."""
     console = Console()
     return console if console.is_terminal else Console(width=160)
 
 
 @contextmanager
 def kept_on_interrupt(command: str) -> Iterator[None]:
-    """End the workers at once after Ctrl-C or SIGTERM, and say how to go on."""
+    """Terminate the workers on Ctrl-C or SIGTERM, and print how to continue."""
 
     def stop(*_: object) -> None:
         for child in multiprocessing.active_children():
@@ -62,7 +62,7 @@ def kept_on_interrupt(command: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        message = f"Interrupted. What was computed is kept; go on with: {command}"
+        message = f"Interrupted. Completed results are kept; continue with: {command}"
         Console(stderr=True).print(message, markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(130) from error
     finally:

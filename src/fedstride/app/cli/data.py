@@ -1,4 +1,4 @@
-"""fedstride data: what there is, get it, look at it."""
+"""fedstride data: list, download and describe data sets."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from fedstride.data import cache
 from fedstride.data.fetch import Tell
 from fedstride.data.sources import SOURCES, get, load
 
-app = typer.Typer(no_args_is_help=True, help="Data sets: what there is, get one, look at one.")
+app = typer.Typer(no_args_is_help=True, help="List, download and describe data sets.")
 Folder = Annotated[
-    Path | None, typer.Option(help="Where the raw files are, if this machine cannot download them.", show_default=False)
+    Path | None,
+    typer.Option(help="Folder with the raw files, if this machine cannot download them.", show_default=False),
 ]
 
 
 def _there(name: str) -> str:
-    """Embedded in scikit-learn, in the cache, or neither."""
+    """Return "embedded" for data in scikit-learn, else whether the data set is in the cache."""
     if SOURCES[name].shapes is None:
         return "embedded"
     return "yes" if cache.path(name).exists() else "no"
@@ -57,17 +58,17 @@ def list_(as_json: Json = False) -> None:
     console = Console()
     console.print(table)
     console.print(f"cache: {cache.folder()}", highlight=False, soft_wrap=True)
-    console.print("Also: LIBSVM, CSV, Parquet and LEAF by their path, hf:NAME of Hugging Face.", highlight=False)
+    console.print("Also: LIBSVM, CSV, Parquet and LEAF by path, and hf:NAME for Hugging Face.", highlight=False)
 
 
 @app.command("get")
 def get_(name: str, folder: Folder = None) -> None:
-    """Put a data set into the cache, checked; does nothing if it is there."""
+    """Download a data set into the cache and verify it; do nothing if it is already there."""
     start = time.perf_counter()
     with errors_without_traceback(), _progress(name) as tell:
         place = get(name, folder, tell)
     if place is None:
-        typer.echo(f"{name} is embedded: nothing to get")
+        typer.echo(f"{name} is embedded: nothing to download")
     else:
         size, seconds = place.stat().st_size / 1e6, time.perf_counter() - start
         typer.echo(f"{name}: {size:.1f} MB in {place}, {seconds:.1f} s")
@@ -75,7 +76,7 @@ def get_(name: str, folder: Folder = None) -> None:
 
 @contextmanager
 def _progress(name: str) -> Iterator[Tell]:
-    """A moving line on a terminal, else one line per step, on stderr."""
+    """Report progress on stderr: a live line on a terminal, else one line per step."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda what: typer.echo(f"{name}: {what}", err=True)
@@ -88,7 +89,7 @@ def _progress(name: str) -> Iterator[Tell]:
 
 @app.command("info")
 def info(name: str, folder: Folder = None, as_json: Json = False) -> None:
-    """Counts, labels, origin and licence of a data set, which is got first if it is not there."""
+    """Show counts, labels, origin and licence of a data set; downloaded first if missing."""
     with errors_without_traceback(), _progress(name) as tell:
         if name in SOURCES:
             get(name, folder, tell)

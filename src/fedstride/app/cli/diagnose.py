@@ -1,4 +1,4 @@
-"""fedstride diagnose: why a run is slow or stuck, and what to try."""
+"""fedstride diagnose: explain why a run is slow or stuck, and suggest what to try."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ STYLES = {"cause": "bold red", "watch": "yellow", "fine": "green", "unknown": "d
 
 
 def diagnose(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that run or compare wrote.")],
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder written by run or compare.")],
     as_json: Json = False,
 ) -> None:
-    """Say why a run is slow or stuck, and what to try; writes diagnosis.html into its folder."""
+    """Explain why a run is slow or stuck, suggest what to try, and write diagnosis.html to its folder."""
     from fedstride.app.diagnose import every, write
 
     with errors_without_traceback():
@@ -36,7 +36,7 @@ def diagnose(
                 return
             for name, one in found.items():
                 _brief(console, name, one)
-            typer.echo(f"in full: fedstride diagnose {folder / next(iter(found))}")
+            typer.echo(f"details: fedstride diagnose {folder / next(iter(found))}")
             return
         page = write(folder, found)
         if as_json:

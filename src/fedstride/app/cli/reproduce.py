@@ -1,4 +1,4 @@
-"""fedstride reproduce: the papers' experiments, repeated."""
+"""fedstride reproduce: run the experiments of the papers."""
 
 from __future__ import annotations
 
@@ -28,11 +28,14 @@ STYLES = {"agrees": "green", "in kind": "cyan", "differs": "bold red", "not run"
 def reproduce(
     name: Annotated[
         str | None,
-        typer.Argument(help="An experiment, a paper's number, or `all`; without it: the list of experiments."),
+        typer.Argument(
+            help="Id of an experiment, such as 003-synthetic (FedExP); the number of a paper (000 FedSLS, 001 Delta-SGD, "
+            "003 FedExP, 004 FedLin) for all of its experiments; or `all`. Lists the experiments if omitted."
+        ),
     ] = None,
     scale: Annotated[str, typer.Option(help="`small`: minutes on two cores; `paper`: the paper's own size.")] = "small",
-    seeds: Annotated[int, typer.Option(min=1, help="How many times, with other seeds.")] = 1,
-    out: Annotated[Path, typer.Option(help="Folder for records, pages and what was computed.")] = Path(
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 1,
+    out: Annotated[Path, typer.Option(help="Folder for records, pages and intermediate results.")] = Path(
         "runs/reproduce"
     ),
     markdown: Annotated[
@@ -40,10 +43,10 @@ def reproduce(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Repeat an experiment of a paper: its figure, ours, and whether they agree.
+    """Reproduce an experiment of a paper and compare the figures.
 
-    What was computed is kept: the same command goes on where it was interrupted. A figure that differs is a
-    measurement, not an error: the exit code is 0; it is 2 for arguments that cannot be used.
+    Completed results are kept: the same command continues after an interruption. The exit code is 0 even if a figure
+    differs from the paper's, and 2 for invalid arguments.
     """
     from fedstride.research.papers import page, select
     from fedstride.research.papers.experiment import SCALES
@@ -72,15 +75,18 @@ def _list(as_json: bool) -> None:
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("experiment", no_wrap=True, style="bold")
-    table.add_column("what it is")
+    table.add_column("description")
     for experiment in every:
         table.add_row(experiment.name, experiment.title)
     wide_console().print(table)
-    typer.echo("Run one with `fedstride reproduce NAME`, those of a paper by its number, or `all`.")
+    typer.echo(
+        "Run one with `fedstride reproduce NAME`, all of a paper by its number "
+        "(000 FedSLS, 001 Delta-SGD, 003 FedExP, 004 FedLin), or `all`."
+    )
 
 
 def _measured(experiment: Experiment, scale: str, seeds: int, out: Path, quiet: bool) -> dict[str, Any]:
-    """Run one, write its files, show its table."""
+    """Run an experiment, write its record and page, and print its table."""
     from fedstride.research.papers import Lab, page
 
     with _progress(experiment.name) as tell:
@@ -109,7 +115,7 @@ def _table(claims: list[dict[str, str]]) -> Table:
 
 @contextmanager
 def _progress(name: str) -> Iterator[Tell]:
-    """On standard error: a bar on a terminal, else a line for each cell."""
+    """Report progress on stderr: a bar on a terminal, else one line per cell."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda done, total, cell: console.print(

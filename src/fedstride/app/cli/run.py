@@ -1,4 +1,4 @@
-"""fedstride run, compare and report: train into a folder, side by side, and draw what happened."""
+"""fedstride run, compare and report: train models, compare algorithms, and write reports."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ from fedstride.engine.torchrun import Torchrun, launched
 from fedstride.engine.torchrun.process_group import LEADER, Link
 
 Task = Annotated[str, typer.Argument(help=f"One of {', '.join(TASKS)}.")]
-Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds of communication.")]
-File = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="A TOML file with settings.")]
+Rounds = Annotated[int | None, typer.Option(min=1, help="Number of communication rounds.")]
+File = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="TOML file with settings.")]
 Settings = Annotated[
-    list[str], typer.Option("--set", metavar="KEY=VALUE", help="A single setting, such as training.batch_size=32.")
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Single setting, such as training.batch_size=32.")
 ]
-Out = Annotated[Path | None, typer.Option(metavar="DIR", help="The folder to write; a new one under runs/ by default.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the result.")]
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Output folder; by default a new one under runs/.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")]
 
 
 def run(
     task: Task = "digits",
     algorithm: Annotated[
-        str | None, typer.Option(help="A name of `fedstride algorithms`, or NAME(key=value,...).")
+        str | None, typer.Option(help="Name from `fedstride algorithms`, or NAME(key=value,...).")
     ] = None,
     rounds: Rounds = None,
     config: File = None,
     settings: Settings = [],  # noqa: B006 (typer reads it)
     out: Out = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder's checkpoint.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the folder's checkpoint.")] = False,
     quiet: Quiet = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON line per round, and nothing else.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only one JSON line per round.")] = False,
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Show all values with their meaning, and stop.")
+        bool, typer.Option("--print-config", help="Print all settings with their descriptions, and exit.")
     ] = False,
 ) -> None:
-    """Train a model on federated data; leaves a folder with model, history, configuration and report."""
+    """Train a model on federated data; write model, history, configuration and report to a folder."""
     with errors_without_traceback():
         chosen = _resolve(task, config, settings, rounds, algorithm)
         if print_config:
@@ -69,17 +69,19 @@ def run(
 def compare(
     task: Task = "digits",
     algorithms: Annotated[
-        str, typer.Option(help="Names, separated by commas; arguments as in fedavg(lr=0.03).")
+        str, typer.Option(help="Names, separated by commas; with arguments as in fedavg(lr=0.03).")
     ] = "auto,fedavg",
-    seeds: Annotated[int, typer.Option(min=1, help="Runs per algorithm.")] = 3,
-    target: Annotated[float | None, typer.Option(help="Test accuracy to reach; rounds to it are counted.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds per algorithm.")] = 3,
+    target: Annotated[
+        float | None, typer.Option(help="Target test accuracy; the table shows the rounds needed to reach it.")
+    ] = None,
     rounds: Rounds = None,
     config: File = None,
     settings: Settings = [],  # noqa: B006 (typer reads it)
     out: Out = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run algorithms on the same data and seeds; ends with a table and one report. Runs already there are kept."""
+    """Compare algorithms on the same data and seeds in a table and a report. Existing runs are kept."""
     from fedstride.app.report import write
 
     with errors_without_traceback():
@@ -105,13 +107,13 @@ def compare(
             "runs": [r for r in listed if (folder / r["folder"] / "history.jsonl").is_file()],
         }
         replace_file(folder / "compare.json", json.dumps(index, indent=2))
-        width = None if sys.stdout.isatty() else 110  # a file has room
+        width = None if sys.stdout.isatty() else 110  # do not wrap the table in files
         Console(width=width).print(_table(folder, index))
         typer.echo(f"report: {write(folder)}")
 
 
-def report(folder: Annotated[Path, typer.Argument(help="A folder that run or compare wrote.")]) -> None:
-    """Draw the report of a run or comparison again."""
+def report(folder: Annotated[Path, typer.Argument(help="Folder written by run or compare.")]) -> None:
+    """Rewrite the report of a run or comparison."""
     from fedstride.app.report import write
 
     with errors_without_traceback():
@@ -119,7 +121,7 @@ def report(folder: Annotated[Path, typer.Argument(help="A folder that run or com
 
 
 def _one(config: Config, folder: Path, resume: bool, mode: str, title: str | None = None) -> str | None:
-    """One run into its folder; what there is to say of it, or None if it was stopped."""
+    """Run one job in its folder. Return its summary, or None in a process that does not lead."""
     from fedstride.app import run_folder
     from fedstride.app.report import write
 
@@ -130,27 +132,31 @@ def _one(config: Config, folder: Path, resume: bool, mode: str, title: str | Non
         return None
     found = run_folder.status(folder)
     if found != "new" and not resume:
-        raise InvalidInput(f"--out {folder}: it holds a run already; go on with --resume, or choose another folder.")
+        raise InvalidInput(
+            f"--out {folder}: the folder already contains a run; continue it with --resume, or choose another folder."
+        )
     if found != "new" and to_toml(resolve(file=folder / run_folder.CONFIG)) != to_toml(config):
-        raise InvalidInput(f"--out {folder}: it holds a run with another configuration; choose another folder.")
+        raise InvalidInput(
+            f"--out {folder}: the folder contains a run with another configuration; choose another folder."
+        )
     if link is not None:
         link.agree(found != "finished")
     if found == "finished":
-        return f"{title}: finished already, nothing to do"
+        return f"{title}: already finished, nothing to do"
     console = Console(stderr=mode == "json")
     try:
         with shown(title, config.training.rounds, mode, console) as show, stop_after_round() as stop:
             result = run_folder.execute(run_folder.prepare(config), folder, [show, stop])
     except Stopped:
         again = f"fedstride run --config {folder / run_folder.CONFIG} --out {folder} --resume"
-        typer.echo(f"{title}: stopped; the last round is saved. Go on with: {again}", err=True)
+        typer.echo(f"{title}: stopped; the last round is saved. Continue with: {again}", err=True)
         raise typer.Exit(130) from None
     write(folder)
     return f"{title}: {line(result.history[-1])}"
 
 
 def _follow(config: Config, link: Link) -> None:
-    """Work for the process that leads, if it has anything to do; it alone hears Ctrl-C, and speaks."""
+    """Work for the leading process, if it has anything to do. Only the leader handles Ctrl-C and prints."""
     from fedstride.app import run_folder
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -169,7 +175,7 @@ def _resolve(task: str, file: Path | None, settings: list[str], rounds: int | No
 
 
 def _new_folder(name: str) -> Path:
-    """Under runs/, named by the time; never one that is there, should two begin at once or the clock be set back."""
+    """Return a new path under runs/, named by the time; never an existing one, even if the clock is set back."""
     for number in count(1):
         folder = Path("runs") / (f"{name}-{datetime.now():%Y%m%d-%H%M%S}" + (f"-{number}" if number > 1 else ""))
         if not folder.exists():

@@ -1,4 +1,4 @@
-"""fedstride verify: the theory, executed."""
+"""fedstride verify: check the algorithms against the theory of the papers."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def verify(
     as_json: Json = False,
     algorithm: Annotated[
         str | None,
-        typer.Option(metavar="MODULE:FUNCTION", help="Check the fs.Algorithm that this function returns instead."),
+        typer.Option(metavar="MODULE:FUNCTION", help="Check the fs.Algorithm returned by this function instead."),
     ] = None,
     only: Annotated[
-        str, typer.Option(metavar="TEXT", help='Only the laws that mention this, such as "004", "Thm 9", fedlin.')
+        str, typer.Option(metavar="TEXT", help='Only laws whose source contains this, such as FedLin or "Thm 9".')
     ] = "",
 ) -> None:
-    """Check the theory: run every law of the papers and compare what is measured with its bound.
+    """Check the laws of the papers: compare each measured figure with its bound.
 
-    The exit code is 1 if a law is broken, and 2 if the arguments are unusable.
+    The exit code is 1 if a law is broken, and 2 if an argument is invalid.
     """
     start = time.perf_counter()
     with errors_without_traceback():
@@ -83,17 +83,19 @@ def _matching(found: Iterable[Finding], only: str) -> Iterator[Finding]:
 
 
 def _load(path: str) -> Algorithm:
-    """The algorithm that module:function returns; modules of the current folder count."""
+    """Return the algorithm of module:function; the module may be in the current folder."""
     module, colon, name = path.partition(":")
     if not (module and colon and name):
-        raise InvalidInput(f"--algorithm {path!r} is not usable; expected module:function, as in mine:my_algorithm.")
+        raise InvalidInput(f"--algorithm {path!r} is invalid: expected module:function, as in mine:my_algorithm.")
     sys.path.insert(0, str(Path.cwd()))
     try:
         make = getattr(importlib.import_module(module), name)
     except Exception as error:
         raise InvalidInput(f"--algorithm {path!r} cannot be imported: {type(error).__name__}: {error}") from error
     if not callable(make):
-        raise InvalidInput(f"--algorithm {path!r} is no function but {make!r}; expected one that returns fs.Algorithm.")
+        raise InvalidInput(
+            f"--algorithm {path!r} is {make!r}, not a function; expected a function that returns an fs.Algorithm."
+        )
     try:
         made = make()
     except FedstrideError:
@@ -111,7 +113,7 @@ def _quietly(laws: Laws) -> Iterator[Finding]:
 
 
 def _shown(laws: Laws) -> Iterator[Finding]:
-    """The findings, shown as they come: as a growing table on a terminal, else as lines."""
+    """Yield the findings and show each one: in a live table on a terminal, else as a line."""
     console = Console()
     if not console.is_terminal:
         for finding in _quietly(laws):

@@ -1,4 +1,4 @@
-"""What a deployment with Flower needs: the app, certificates for TLS, a key for every node, start scripts, a page."""
+"""Deployment with Flower: write the app, TLS certificates, a key for every node, start scripts and a README."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ NAME = re.compile(rf"(?=.{{1,253}}$){LABEL}(\.{LABEL})*", re.IGNORECASE)
 
 
 def init(folder: Path, nodes: int, hosts: Sequence[str], port: int) -> None:
-    """Write the folder of a new deployment; `hosts` are the server's names and addresses, as the nodes know it."""
+    """Write the folder of a new deployment; `hosts` are the names or addresses at which nodes reach the server."""
     for host in hosts:
         _checked(host)
     if not hosts:
-        raise InvalidInput("hosts=[] is not usable; expected the name or the address at which nodes reach the server.")
+        raise InvalidInput("hosts=[] is invalid: expected the name or the address at which nodes reach the server.")
     if not 1 <= nodes <= 10_000:
-        raise InvalidInput(f"nodes={nodes!r} is not usable; expected 1 to 10000.")
+        raise InvalidInput(f"nodes={nodes!r} is invalid: expected 1 to 10000.")
     if not 1 <= port <= 65535:
-        raise InvalidInput(f"port={port!r} is not usable; expected 1 to 65535.")
+        raise InvalidInput(f"port={port!r} is invalid: expected 1 to 65535.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InvalidInput(f"{folder} is not empty; give a folder that does not exist yet.")
+        raise InvalidInput(f"{folder} is not empty; expected an empty folder or one that does not exist.")
     server = folder / "server"
     for place in (folder, folder / "authority", server, server / "keys", folder / "nodes"):
         place.mkdir(mode=0o700, parents=place == folder, exist_ok=place == folder)
@@ -68,10 +68,10 @@ def init(folder: Path, nodes: int, hosts: Sequence[str], port: int) -> None:
 
 
 def node(folder: Path, number: int) -> Path:
-    """Write the folder of a node that joins, or that lost its key: with a new key."""
+    """Write the folder of a node with a new key, for a new node or after a key was lost."""
     known = _known(folder)
     if number < 0:
-        raise InvalidInput(f"node {number!r} is not usable; expected a number from 0.")
+        raise InvalidInput(f"node {number!r} is invalid: expected a number from 0.")
     key, place = ec.generate_private_key(ec.SECP384R1()), folder / "nodes" / f"node-{number}"
     place.mkdir(mode=0o700, exist_ok=True)
     _write(place / "key", key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), 0o600)
@@ -83,7 +83,7 @@ def node(folder: Path, number: int) -> Path:
 
 
 def renew(folder: Path) -> datetime.datetime:
-    """Write a new key and certificate of the server, for the hosts in deployment.json; when it ends."""
+    """Write a new key and certificate for the server and the hosts in deployment.json; return when it expires."""
     hosts = _known(folder)["HOSTS"].split(",")
     authority = folder / "authority"
     key = cast(ec.EllipticCurvePrivateKey, load_pem_private_key((authority / "ca.key").read_bytes(), None))
@@ -153,21 +153,23 @@ def _checked(host: str) -> x509.GeneralName:
         if NAME.fullmatch(host) and not host.rpartition(".")[2].isdigit():
             return x509.DNSName(host)
     raise InvalidInput(
-        f"host={host!r} is not usable; expected a name such as fl.example.org or an address such as 192.0.2.7."
+        f"host={host!r} is invalid: expected a name such as fl.example.org or an address such as 192.0.2.7."
     )
 
 
 def _known(folder: Path) -> dict[str, str]:
-    """What the texts are filled with."""
+    """Return the values of the placeholders in the templates."""
     try:
         written = json.loads((folder / "deployment.json").read_text())
         hosts, port = written["hosts"], written["port"]
         first = _checked(hosts[0]).value
     except (OSError, ValueError, TypeError, LookupError) as error:
-        raise InvalidInput(f"{folder} holds no deployment ({error!r}); `fedstride deploy init` writes one.") from error
+        raise InvalidInput(
+            f"{folder} does not contain a deployment ({error!r}); create one with `fedstride deploy init`."
+        ) from error
     wide = ":" in hosts[0]
     here, everywhere = ("::1", "::") if wide else ("127.0.0.1", "0.0.0.0")
-    loopback = first == "localhost" or getattr(first, "is_loopback", False)  # a name, or an address of ipaddress
+    loopback = first == "localhost" or getattr(first, "is_loopback", False)  # a host name, or an ipaddress object
     return {
         "ADDRESS": f"[{hosts[0]}]:{port}" if wide else f"{hosts[0]}:{port}",
         "HERE": f"[{here}]" if wide else here,
@@ -186,7 +188,7 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """A private file is never readable by others, not for a moment."""
+    """Write a file, with its permissions set before its content."""
     path.touch(mode)
     path.chmod(mode)
     path.write_bytes(data)

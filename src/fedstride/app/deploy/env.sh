@@ -1,4 +1,4 @@
-# For this shell, in this folder: . ./env.sh  (flwr wants an absolute path, so its file is written anew wherever this folder is)
+# Usage, in this folder: . ./env.sh  (flwr needs absolute paths, so this rewrites its config file for the current location)
 export FLWR_HOME="$PWD/flower" FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 mkdir -p "$FLWR_HOME"
 cat > "$FLWR_HOME/config.toml" <<END

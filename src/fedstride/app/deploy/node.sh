@@ -1,8 +1,8 @@
 #!/bin/sh
 # Starts node @NUMBER@ of the federation at @ADDRESS@. Needs: pip install 'fedstride[flower]'
 #     ./start.sh 'data="/srv/patients.csv"'
-# What is given reaches the app's load_data as `node`. The only connections are those to @ADDRESS@.
-# Nobody else may have the file `key`. A second node on the same machine: PORT=9095 ./start.sh ...
+# The app's load_data receives the settings as its argument `node`. The node connects only to @ADDRESS@.
+# Keep the file `key` secret. To start a second node on the same machine: PORT=9095 ./start.sh ...
 set -eu
 cd "$(dirname "$0")"
 umask 077

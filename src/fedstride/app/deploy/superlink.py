@@ -1,6 +1,6 @@
-"""Flower's SuperLink, open to nodes only: all else (starting runs, registering nodes) is answered on this machine alone.
+"""Flower's SuperLink, open to nodes only: other requests (starting runs, registering nodes) must come from this machine.
 
-Flower serves both at one port and asks nobody who starts a run, and a run is code that every node executes.
+Flower serves both on one port and does not authenticate who starts a run, and every node executes the code of a run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class NodesOnly:
-    """From other machines only what SuperNodes send, which is signed with their keys, and /health."""
+    """Accept only /health and the signed requests of SuperNodes from other machines."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -24,7 +24,7 @@ class NodesOnly:
         if scope["type"] == "lifespan" or _for_nodes(scope["path"]) or _here(scope):
             await self.app(scope, receive, send)
         else:
-            await PlainTextResponse("Only from the machine of the SuperLink.", 403)(scope, receive, send)
+            await PlainTextResponse("Allowed only from the SuperLink's own machine.", 403)(scope, receive, send)
 
 
 def _for_nodes(path: str) -> bool:

@@ -1,4 +1,4 @@
-"""Why a run is slow or stuck, and what to try: findings from its history, in words and in one HTML page."""
+"""Diagnosis of slow or stuck runs: findings from the history with advice, as text and as an HTML page."""
 
 from fedstride.app.diagnose.finding import Finding
 from fedstride.app.diagnose.page import write

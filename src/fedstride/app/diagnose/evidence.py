@@ -1,4 +1,4 @@
-"""What a run tells: its history in figures, and the parts that made it."""
+"""Evidence: statistics of a run's history, and the parts of its algorithm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Course(NamedTuple):
-    """A line through the end of a curve: its level, how far it falls, and the deviation from it."""
+    """A linear fit to the end of a curve: its level, its fall, and the residual deviation."""
 
     level: float
     fall: float
@@ -30,7 +30,7 @@ class Course(NamedTuple):
 
     @property
     def certain(self) -> float:
-        """A fall that noise alone gives once in twenty times."""
+        """The fall that noise alone exceeds once in twenty times."""
         return 2 * self.noise * math.sqrt(12 / self.values)
 
 
@@ -43,25 +43,25 @@ def course(values: Sequence[float]) -> Course:
 
 
 def end(values: list[T]) -> list[T]:
-    """The last third, but no less than a few."""
+    """Return the last third, but at least limits.LATE values."""
     return values[-max(limits.LATE, len(values) // 3) :]
 
 
 def sixths(values: list[float]) -> list[float]:
-    """Means of six equal parts: a curve without its noise."""
+    """Return the means of six equal parts: the curve without its noise."""
     n = len(values)
     return [mean(values[i * n // 6 : (i + 1) * n // 6]) for i in range(6)]
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """A run as the judges see it; what is not known is None."""
+    """The evidence about a run; unknown values are None."""
 
     record: Record
     algorithm: Algorithm | None = None
-    planned: int | None = None  # rounds asked for
-    single: bool | None = None  # whether clients take one step a round
-    facts: dict[str, Any] = field(default_factory=dict)  # of the data: see facts.py
+    planned: int | None = None  # configured number of rounds
+    single: bool | None = None  # whether clients take one step per round
+    facts: dict[str, Any] = field(default_factory=dict)  # facts about the data: see facts.py
 
     @property
     def step(self) -> Step | None:
@@ -92,7 +92,7 @@ class Evidence:
 
     @cached_property
     def watched(self) -> str:
-        """The loss to judge by: of the returned model, unless it was seldom evaluated."""
+        """The loss to use: of the returned model, unless it was rarely evaluated."""
         return "test_loss" if len(self.known("test_loss")) >= limits.ROUNDS else "train_loss"
 
     @cached_property
@@ -109,7 +109,7 @@ class Evidence:
 
     @cached_property
     def fell(self) -> float:
-        """As a share of the first loss."""
+        """The fall of the loss, as a share of the first loss."""
         return 1 - self.loss.level / self.start if self.loss and self.start > 0 else 0.0
 
     @cached_property
@@ -137,7 +137,7 @@ class Evidence:
 
     @cached_property
     def constant(self) -> Constant:
-        """Test figures of the best prediction that ignores the inputs."""
+        """Test scores of the best prediction that ignores the inputs."""
         return constant_of(self.facts)
 
     @cached_property
@@ -148,7 +148,7 @@ class Evidence:
 
     @cached_property
     def gain(self) -> float | None:
-        """How far the test loss is below that of the best constant prediction, as a share of it; None if unknown."""
+        """Relative gain of the test loss over that of the best constant prediction; None if unknown."""
         loss, constant = self.usual("test_loss"), self.constant.loss
         return None if loss is None or constant is None else 1 - loss / constant
 
@@ -159,19 +159,19 @@ class Evidence:
 
     @cached_property
     def unlearned(self) -> bool:
-        """No figure is clearly better than a constant prediction's; without those figures, the curves are flat."""
+        """Whether no score is clearly better than a constant prediction's or, if those are unknown, all curves are flat."""
         if self.state in ("diverged", "short"):
             return False
         return self._no_better
 
     @property
     def _stopped_short(self) -> bool:
-        """A run that stands still, and not because it is done."""
+        """Whether the run stopped making progress before it converged."""
         return self._no_better or self.same_accuracy or self.clamped
 
     @cached_property
     def _no_better(self) -> bool:
-        if self.accurate is None and self.gain is not None:  # regression: a small gain may be all there is
+        if self.accurate is None and self.gain is not None:  # regression: a small gain may be the best possible
             return self.gain <= self.constant.chance
         if self.accurate is not None:
             return not (self.accurate or self.predictive)
@@ -179,20 +179,20 @@ class Evidence:
 
     @cached_property
     def same_accuracy(self) -> bool:
-        """The test accuracy never changed and was never perfect, and what a constant prediction has is unknown."""
+        """Whether the test accuracy never changed and is below 1, and the constant prediction's scores are unknown."""
         values = self.known("test_accuracy")
         unknown = self.accurate is None and self.gain is None
         return unknown and len(values) >= limits.ROUNDS and len(set(values)) == 1 and values[0] < 1
 
     @cached_property
     def flat(self) -> bool:
-        """No loss has left its noise since the first rounds."""
+        """Whether no loss changed by more than its noise since the first rounds."""
         curves = [v for name in ("train_loss", "test_loss") if len(v := self.known(name)) >= limits.ROUNDS]
         return bool(curves) and all(map(_is_flat, curves))
 
     @cached_property
     def clamped(self) -> bool:
-        """Polyak's step is zero for most clients in most of the last rounds, and not because the loss vanished."""
+        """Whether Polyak's step is zero for most clients in most of the last rounds although the loss is not."""
         step, steps = self.step, [row[2] for row in self.quartiles()] or self.late("client_step")
         losses = self.late("train_loss")
         polyak = step is None or declared(step, "least_loss") is not None
@@ -212,7 +212,7 @@ class Evidence:
 
     @cached_property
     def broken(self) -> int | None:
-        """The first round with a loss that is no number."""
+        """The first round with a non-finite loss."""
         for i, row in enumerate(self.record.rows):
             unjudged = row.get("test_loss") is None and row.get("test_accuracy") is not None
             if row.get("train_loss") is None or unjudged:
@@ -221,7 +221,7 @@ class Evidence:
 
     @cached_property
     def peak(self) -> float:
-        """The largest loss on the way, times the first."""
+        """The largest loss of all rounds, relative to the first."""
         return max([*self.known("train_loss"), *self.known("test_loss")], default=math.nan) / (self.start or math.nan)
 
     def came_back(self, name: str) -> bool:
@@ -235,7 +235,7 @@ class Evidence:
 
     @cached_property
     def still(self) -> bool:
-        """The iterates stand still, and not because their steps became shorter or the loss blew up."""
+        """Whether the iterates stopped moving, although steps did not become shorter and the loss did not explode."""
         rows = zip(self.record.column("update"), self.record.column("client_step"), strict=True)
         slopes = [update / step for update, step in rows if update is not None and step]
         if len(slopes) < limits.ROUNDS or self.peak > limits.BLOWN or self.fell < 0:
@@ -244,24 +244,24 @@ class Evidence:
 
     @cached_property
     def unseen(self) -> bool:
-        """The returned model averages the iterates, and only theirs is the loss that is known."""
+        """Whether the returned model averages the iterates but only the loss of the iterates is known."""
         return self.averaged and self.watched == "train_loss"
 
     @cached_property
     def rough(self) -> bool:
-        """The loss swings about its trend. Cohorts of other clients do that to the training loss at any step."""
+        """Whether the loss oscillates about its trend. Changing cohorts make the training loss do so for any step."""
         if self.loss is None or (self.watched == "train_loss" and not (self.turn or 0) < 0):
             return False
         return self.loss.noise > max(limits.ROUGH * abs(self.loss.level), self.loss.fall / 2)
 
     @cached_property
     def turn(self) -> float | None:
-        """Cosine of successive moves; None under a server with momentum, whose moves resemble each other anyway."""
+        """Cosine of successive moves; None for a server with momentum, whose moves are always similar."""
         return None if declared(self.server, "has_momentum") or len(self.late("turn")) < 3 else self.usual("turn")
 
     @cached_property
     def small(self) -> bool:
-        """Hardly any progress, and steps that could be longer."""
+        """Whether there is hardly any progress and steps could be longer."""
         if self.state != "slow" or self.loss is None or self.peak > limits.BLOWN:
             return False
         smooth = self.loss.fall > 0 and self.loss.noise < limits.SMOOTH * self.loss.fall
@@ -269,14 +269,14 @@ class Evidence:
 
     @cached_property
     def short_by(self) -> float:
-        """How many times longer small steps should be: as long as they are small, progress grows with them."""
+        """Factor by which to lengthen small steps, assuming that progress is proportional to the step."""
         if self.loss is None or self.loss.fall <= max(self.loss.certain, 0):
             return 10.0
         return min(1000.0, max(3.0, 2 * limits.SLOW * self.loss.level / (3 * self.loss.fall)))
 
     @cached_property
     def large(self) -> bool:
-        """Steps that undo each other, or blew the loss up."""
+        """Whether steps undo each other or made the loss explode."""
         if self.state == "diverged" or (self.bad and self.peak > limits.BLOWN):
             return True
         swings = self.turn is not None and self.turn < limits.SWINGS
@@ -284,14 +284,14 @@ class Evidence:
 
     @cached_property
     def diversity(self) -> float | None:
-        """S / |Dbar|^2, of the last rounds."""
+        """Median of S / |Dbar|^2 in the last rounds."""
         rows = zip(end(self.record.column("drift")), end(self.record.column("update")), strict=True)
         both = [1 + (d / u) ** 2 if u else math.inf for d, u in rows if d is not None and u is not None]
         return median(both) if both else None
 
     @cached_property
     def skew(self) -> float | None:
-        """Mean distance (total variation) of the clients' labels from those of all."""
+        """Mean total variation distance of the clients' label distributions from the overall one."""
         rows = [row for row in self.record.clients.get("labels") or [] if sum(row)]
         if not rows:
             return None
@@ -300,7 +300,7 @@ class Evidence:
         return float(mean(sum(abs(n / sum(row) - s) for n, s in zip(row, shares, strict=True)) / 2 for row in rows))
 
     def quartiles(self) -> list[list[float]]:
-        """Of the clients' steps, in the last rounds."""
+        """Quartiles of the clients' steps in the last rounds."""
         rows = [row.get("client_steps") for row in end(self.record.rows)]
         return [row for row in rows if isinstance(row, list) and len(row) == 5 and all(map(_is_step, row))]
 

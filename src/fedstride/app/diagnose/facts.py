@@ -1,4 +1,4 @@
-"""Facts of the data that a run recorded before its first round: what a constant prediction scores, and feature scales."""
+"""Facts about the data recorded before the first round: scores of a constant prediction, and feature scales."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedstride.app.diagnose import limits
 
 
 class Constant(NamedTuple):
-    """Test figures of the best prediction that ignores the inputs; None where they are unknown or cannot be beaten."""
+    """Test scores of the best prediction that ignores the inputs; None if unknown or impossible to beat."""
 
     samples: int = 1
     accuracy: float | None = None
@@ -18,14 +18,14 @@ class Constant(NamedTuple):
 
     @property
     def beaten_from(self) -> float | None:
-        """The test accuracy that chance alone rarely reaches: two binomial standard deviations above the constant's."""
+        """Test accuracy that chance rarely reaches: two binomial standard deviations above the constant prediction's."""
         if self.accuracy is None:
             return None
         return self.accuracy + limits.SURE * math.sqrt(self.accuracy * (1 - self.accuracy) / self.samples)
 
     @property
     def chance(self) -> float:
-        """The share of the loss that a model without information gains by chance.
+        """Share of the loss that an uninformed model gains by chance.
 
         Outputs that vary by a share e of the targets' deviation gain about 2 e z / sqrt(n) - e^2, at most z^2 / n.
         """
@@ -38,7 +38,7 @@ class Scale(NamedTuple):
 
 
 def constant_of(facts: Mapping[str, Any]) -> Constant:
-    """The fact `constant`, as losses.constant() made it; what does not make sense is taken as unknown."""
+    """Parse the fact `constant` of losses.constant(); invalid values count as unknown."""
     found = facts.get("constant")
     given = found if isinstance(found, dict) else {}
     samples = given.get("samples")
@@ -48,14 +48,14 @@ def constant_of(facts: Mapping[str, Any]) -> Constant:
     known = Constant(
         samples,
         accuracy if accuracy is not None and 0 < accuracy < 1 else None,
-        loss if loss is not None and loss > 0 else None,  # nothing is below 0
+        loss if loss is not None and loss > 0 else None,  # no loss can be below 0
     )
     # With few samples no accuracy is clearly above that of the most frequent class.
     return known._replace(accuracy=None) if (known.beaten_from or 0) >= 1 else known
 
 
 def scales_of(facts: Mapping[str, Any]) -> tuple[Scale, Scale] | None:
-    """The smallest and the largest of the fact `scales`, if they are far apart; columns of zeros have no scale."""
+    """Return the smallest and the largest of the fact `scales` if they are far apart; zero columns are ignored."""
     found = facts.get("scales")
     pairs = [row for row in found if isinstance(row, list | tuple) and len(row) == 2] if isinstance(found, list) else []
     sizes = [Scale(str(name), size) for name, value in pairs if (size := _number(value)) is not None and size > 0]

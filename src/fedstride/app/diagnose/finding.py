@@ -1,4 +1,4 @@
-"""What a judge says, and how figures are written in it."""
+"""Findings, and the formatting of figures in them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ SEVERITIES = ("cause", "watch", "fine", "unknown")
 
 @dataclass(frozen=True)
 class Finding:
-    """A judgement: what was measured, and what to try."""
+    """A finding: what was measured, and what to try."""
 
     name: str
-    severity: str  # one of SEVERITIES; unknown: there is not enough to judge by
+    severity: str  # one of SEVERITIES; unknown: the history has too little information
     says: str
     advice: tuple[str, ...] = ()
 
@@ -35,7 +35,7 @@ AVERAGE = "return an average of the iterates: fs.train(..., readout='average') o
 
 
 def instead(e: Evidence, old: Any, **new: float) -> str:
-    """Another argument; as the command line takes it, where the run has a configuration."""
+    """Suggest another argument, in command-line form if the run has a configuration."""
     rounded = {k: number(float(f"{v:.1g}")) for k, v in new.items()}
     words = ", ".join(f"{k}={v} instead of {_plain(old)}" for k, v in rounded.items())
     given = e.record.config.get("algorithm", {})

@@ -1,4 +1,4 @@
-"""Whether anything was learned: the returned model against a constant prediction, and inputs that hinder learning."""
+"""Findings about learning: comparison with a constant prediction, and inputs that hinder learning."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fedstride.app.diagnose.finding import AVERAGE, Finding, number
 
 WORDS = {"train_loss": "training loss", "test_loss": "test loss"}
 NORMALISE = "normalise the inputs: fs.train(..., normalise=True), or --set training.normalise=true"
-BY_HAND = "scale each input feature by a constant that is known beforehand, such as its range"  # under privacy
+BY_HAND = "scale each input feature by a constant that is known beforehand, such as its range"  # with privacy
 
 
 def scales(e: Evidence) -> Finding | None:
-    """Features of very different scale."""
+    """Detect features of very different scale."""
     found = scales_of(e.facts)
     if found is None:
         return None
@@ -23,44 +23,44 @@ def scales(e: Evidence) -> Finding | None:
     says = (
         f"The features differ in scale by a factor of {_size(large.size / small.size)}: the root mean square of feature "
         f"{large.feature} is {_size(large.size)}, that of feature {small.feature} {_size(small.size)}. "
-        "A step that is short enough for the one is too short for the other."
+        "A step that is short enough for one feature is too short for the other."
     )
     severity = "cause" if e.bad or e.unlearned else "watch"
     return Finding("features differ in scale", severity, says, (_normalise(e),))
 
 
 def beyond_constant(e: Evidence) -> Finding | None:
-    """The returned model against the best prediction that ignores the inputs; the outcome says if it is no better."""
+    """Compare the returned model with the best constant prediction; if it is no better, the outcome says so."""
     if e.state in ("diverged", "short") or e.unlearned:
         return None
     if e.same_accuracy:
         says = f"The test accuracy is {_percent(e.known('test_accuracy')[-1])} in every round: the predictions may never change."
-        advice = ("see whether the model predicts one class: run.model(inputs).argmax(1).unique()", _normalise(e))
+        advice = ("check whether the model predicts one class: run.model(inputs).argmax(1).unique()", _normalise(e))
         return Finding("accuracy never changes", "watch", says, advice)
     says = _figures(e)
     if not says:
         return None
     if e.accurate is False:
-        what = "The accuracy is not clearly higher, though the probabilities are better."
-        advice = ("judge by the loss, or by the accuracy of each class", "more weight for rare classes in the loss")
+        what = "The accuracy is not clearly higher, but the probabilities are better."
+        advice = ("compare losses, or the accuracy of each class", "more weight for rare classes in the loss")
         return Finding("most frequent class", "watch", f"{says} {what}", advice)
     if e.accurate and e.gain is not None and e.gain <= 0:
-        what = "The model is often right and too sure where it is wrong."
+        what = "The model is often right, but too confident when it is wrong."
         decay = "--set training.weight_decay=0.0001 (fs.train(..., weight_decay=1e-4))"
         advice = (decay, *(() if e.averaged else (AVERAGE,)), "fewer rounds, if the test loss was lower before")
         return Finding("overconfident", "watch", f"{says} {what}", advice)
     if e.accurate is None and e.predictive is False:
-        what = "The gain is more than chance, and small."
+        what = "The gain is small, but larger than chance."
         return Finding("little was learned", "watch", f"{says} {what}", _advice(e))
     return Finding("better than a constant", "fine", says)
 
 
 def nothing(e: Evidence, went: Finding) -> Finding:
-    """The outcome of a run in which nothing was learned, from the sentence on how its loss went."""
+    """Return the outcome of a run in which nothing was learned; `went` describes its loss."""
     if e.state == "improving":
         says = f"Nothing has been learned so far: {_lower(_evidence(e))} {went.says}"
         return Finding("nothing learned yet", "watch", says, (*went.advice, *_advice(e)))
-    how_much = "Next to nothing" if e.gain is not None and e.gain > e.constant.chance else "Nothing"
+    how_much = "Almost nothing" if e.gain is not None and e.gain > e.constant.chance else "Nothing"
     says = f"{how_much} was learned: {_lower(_evidence(e))} {went.says}"
     return replace(went, name="nothing was learned", severity="cause", says=says, advice=_advice(e))
 
@@ -78,7 +78,7 @@ def _evidence(e: Evidence) -> str:
 
 
 def _figures(e: Evidence) -> str:
-    """Test accuracy and loss beside those of the best constant prediction, as far as they are known."""
+    """Compare test accuracy and loss with the best constant prediction, as far as they are known."""
     constant, sentences = e.constant, []
     if e.accurate is not None:
         assert constant.accuracy is not None
@@ -97,9 +97,9 @@ def _figures(e: Evidence) -> str:
 def _advice(e: Evidence) -> tuple[str, ...]:
     normalised = e.facts.get("normalised") or e.record.config.get("data", {}).get("normalise")
     return (
-        *(() if normalised or scales_of(e.facts) else (_normalise(e),)),  # the judge of scales advises it
+        *(() if normalised or scales_of(e.facts) else (_normalise(e),)),  # scales() already advises it
         "another algorithm: --algorithm fedavgm or fedadam, with a few rates",
-        "train the model on 20 samples of one client: if it cannot learn them by heart, model, loss or labels are wrong",
+        "train the model on 20 samples of one client: if it cannot memorise them, model, loss or labels are wrong",
     )
 
 

@@ -1,4 +1,4 @@
-"""write(folder): the diagnosis as one HTML page, with the report's look; suspicious ranges are shaded."""
+"""Write the diagnosis as one HTML page in the style of the report; suspicious ranges are shaded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedstride.core.capabilities import setting
 from fedstride.core.files import replace_file
 
 NAME = "diagnosis.html"
-SHADE = "rgba(213,94,0,0.10)"  # vermilion; as faint on a dark page
+SHADE = "rgba(213,94,0,0.10)"  # vermilion; works on light and dark pages
 SECTION = Environment(autoescape=True, trim_blocks=True).from_string("""
 <style>
 .findings { margin: 2.25rem 0 0; padding: 0; list-style: none; }
@@ -44,7 +44,7 @@ SECTION = Environment(autoescape=True, trim_blocks=True).from_string("""
 
 
 def write(folder: str | Path, found: Diagnosis | None = None) -> Path:
-    """Write diagnosis.html into the folder of a run."""
+    """Write diagnosis.html to the folder of a run, and return its path."""
     folder = Path(folder)
     e = of_folder(folder)
     found = found or diagnosis(e)
@@ -58,14 +58,14 @@ def write(folder: str | Path, found: Diagnosis | None = None) -> Path:
 
 
 def pictures(e: Evidence) -> list[Chart]:
-    """The report's charts that the judges looked at, shaded, and two of their own."""
+    """Return the report's charts that findings are based on, with shaded ranges, and two more."""
     drawn = {chart.key: chart for chart in charts.of_run(e.record)}
     shown = [
         _shaded(drawn.get("loss"), _loss(e), "Shaded: above the first loss."),
         _updates(e),
         _turn(e),
         _shaded(drawn.get("client_steps"), _cap(e), "Dotted: the cap."),
-        _shaded(drawn.get("server_step"), _server(e), "Shaded: too long to be trusted; dotted: the cap."),
+        _shaded(drawn.get("server_step"), _server(e), "Shaded: suspiciously long; dotted: the cap."),
         drawn.get("left_behind"),
         drawn.get("partition"),
     ]
@@ -76,9 +76,9 @@ def _updates(e: Evidence) -> Chart | None:
     if not e.known("update") or not e.known("drift"):
         return None
     update, drift = e.record.column("update"), e.record.column("drift")
-    note = "Drift: how far clients are from their mean. Update: how far the mean goes."
+    note = "Drift: distance of the clients from their mean. Update: length of the mean update."
     about = f"{note} At the end {_last(drift)} and {_last(update)}."
-    return _curves("updates", "Drift against update", note, {"drift": drift, "update": update}, about, log=True)
+    return _curves("updates", "Drift and update", note, {"drift": drift, "update": update}, about, log=True)
 
 
 def _turn(e: Evidence) -> Chart | None:
@@ -86,7 +86,7 @@ def _turn(e: Evidence) -> Chart | None:
     if not e.known("turn"):
         return None
     note = (
-        "Cosine between a move of the model and the one before. Shaded above: longer steps would be quicker; "
+        "Cosine between successive moves of the model. Shaded above: longer steps would be faster; "
         "below: moves undo each other."
     )
     shapes = [_band(limits.STRAIGHT, 1.0), _band(-1.0, limits.SWINGS), _rule(0.0)]
@@ -139,7 +139,7 @@ def _rule(y: float) -> dict[str, Any]:
 
 
 def _paired(shown: list[Chart]) -> list[Chart]:
-    """Narrow charts stand in pairs; an odd one out takes the whole width."""
+    """Place narrow charts in pairs; a single remaining one takes the whole width."""
     narrow = [chart for chart in shown if chart.key not in ("left_behind", "partition")]
     first = narrow[0] if len(narrow) % 2 else None
     return [replace(chart, wide=chart is first or chart not in narrow) for chart in shown]

@@ -1,4 +1,4 @@
-"""The clients: how much they disagree, how many take part, and who is left behind."""
+"""Findings about the clients: heterogeneity, participation, and clients left behind."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from fedstride.app.diagnose.finding import Finding, number, share
 
 
 def heterogeneity(e: Evidence) -> Finding | None:
-    """Drift against progress, beside how differently the labels are dealt out."""
+    """Compare drift with progress, and the label distributions of the clients."""
     people = e.usual("participants") or 0
     if people < 2 or e.state == "diverged" or e.clamped:  # clients that do not move do not differ
         return None
-    labels = f" A client's labels differ by {share(e.skew)} from those of all." if e.skew is not None else ""
+    labels = (
+        f" A client's label distribution differs by {share(e.skew)} from the overall one." if e.skew is not None else ""
+    )
     if e.diversity is None:
-        says = f"This history has no length of the mean update (column update).{labels}"
+        says = f"The history does not contain the norm of the mean update (column update).{labels}"
         return Finding("heterogeneity", "unknown", says)
     against, chance = math.sqrt(e.diversity - 1) if e.diversity < math.inf else math.inf, people - 1
     ratio = (e.diversity - 1) / chance
     says = (
-        f"Clients are {number(against)} times as far from their mean as the mean goes (gradient diversity "
-        f"{number(e.diversity)}); {number(math.sqrt(chance))} times would be updates without a common part.{labels}"
+        f"The clients' distance from their mean is {number(against)} times the length of the mean update (gradient diversity "
+        f"{number(e.diversity)}); {number(math.sqrt(chance))} times would mean updates with nothing in common.{labels}"
     )
     corrected = e.algorithm is not None and e.algorithm.drift is not None
     advice = (
@@ -33,40 +35,44 @@ def heterogeneity(e: Evidence) -> Finding | None:
     )
     high = e.loss is not None and e.loss.level > limits.LOW * e.start
     if ratio > limits.CANCEL and high and e.state in ("plateau", "converged") and not (corrected or e.single):
-        what = "They cancel: with several local steps the model rests between the clients' minima, not at that of the mean."
+        what = (
+            "The updates cancel: with several local steps, the model stops between the clients' minima, "
+            "not at the minimum of the mean."
+        )
         return Finding("client drift", "watch" if e.single is None else "cause", f"{says} {what}", advice)
     skewed = e.skew is None or e.skew > limits.SKEW
     if ratio > limits.DISAGREE and skewed and e.state != "converged":
         alone = e.state in ("plateau", "slow", "rising") and not (e.small or e.large or corrected)
         if e.skew is None and e.rough:  # noisy batches do the same
-            alone, says = False, f"{says} Other data or noisy batches: without clients.json the two look alike."
+            alone = False
+            says = f"{says} Without clients.json, different data cannot be told from noisy batches."
         return Finding("heterogeneity", "cause" if alone else "watch", says, advice)
     return Finding("heterogeneity", "fine", says)
 
 
 def participation(e: Evidence) -> list[Finding]:
-    """Few participants, and clients that were lost."""
+    """Report few participants and lost clients."""
     found = []
     people, everyone = e.usual("participants"), len(e.record.clients.get("sizes") or [])
     if people is not None and people <= limits.FEW and everyone > limits.FEW and e.state != "diverged":
-        says = f"{people:.0f} of {everyone} clients take part in a round: their mean is hardly one of the federation."
+        says = f"{people:.0f} of {everyone} clients take part in a round, too few to represent the federation."
         severity = "cause" if e.bad and not e.small else "watch"
         found.append(Finding("few participants", severity, says, ("more per round: --set training.cohort=10",)))
     lost, there = e.record.total("lost"), e.record.total("participants")
     part = lost / (lost + there) if lost else 0.0
     if part > limits.LOST:
         why = ", ".join(f"{reason} {count:,}" for reason, count in e.record.refused().most_common(3))
-        says = f"{lost:,.0f} of {lost + there:,.0f} clients were lost ({why or share(part)}); the mean leans to the others."
-        advice = ("more clients per round, so that those who answer still make a mean: --set training.cohort",)
+        says = f"{lost:,.0f} of {lost + there:,.0f} clients were lost ({why or share(part)}); the mean is biased to the others."
+        advice = ("more clients per round, so that enough of them answer: --set training.cohort",)
         found.append(Finding("lost clients", "watch", says, advice))
     return found
 
 
 def left_behind(e: Evidence) -> Finding | None:
-    """The worst tenth of the clients against the median."""
+    """Compare the worst tenth of the clients with the median."""
     key = "accuracy" if e.record.clients.get("accuracy") else "loss"
     values = sorted((v for v in e.record.clients.get(key) or [] if v is not None), reverse=key == "loss")
-    if len(values) < 3 or e.state in ("slow", "diverged"):  # a model that serves nobody leaves nobody behind
+    if len(values) < 3 or e.state in ("slow", "diverged"):  # the model is bad for all clients
         return None
     worst, middle = mean(values[: max(1, len(values) // 10)]), median(values)
     show = share if key == "accuracy" else number
@@ -74,5 +80,8 @@ def left_behind(e: Evidence) -> Finding | None:
     behind = middle - worst > limits.BEHIND if key == "accuracy" else worst > limits.BEHIND_LOSS * middle
     if not behind:
         return Finding("clients left behind", "fine", says)
-    advice = ("more rounds or clients per round, so that each is heard more often", "--set training.weights=uniform")
+    advice = (
+        "more rounds or clients per round, so that each client takes part more often",
+        "--set training.weights=uniform",
+    )
     return Finding("clients left behind", "watch", says, advice)

@@ -1,4 +1,4 @@
-"""How the run went: diverged, rising, slow, on a plateau, still improving, or converged; and overfitting."""
+"""Outcome of the run: diverged, rising, slow, on a plateau, still improving, or converged; and overfitting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedstride.app.diagnose.learned import WORDS, nothing
 
 
 def outcome(e: Evidence) -> Finding:
-    """The one sentence on the whole run."""
+    """Return the finding that summarises the whole run."""
     went = {
         "diverged": _diverged,
         "short": _short,
@@ -25,7 +25,7 @@ def outcome(e: Evidence) -> Finding:
 
 
 def overfitting(e: Evidence) -> Finding | None:
-    """The test loss rises while the training loss falls."""
+    """Detect a test loss that rises while the training loss falls."""
     test, train = e.known("test_loss"), e.known("train_loss")
     if min(len(test), len(train)) < limits.ROUNDS or e.state in ("diverged", "rising", "slow"):
         return None
@@ -50,22 +50,22 @@ def overfitting(e: Evidence) -> Finding | None:
 def unseen(e: Evidence) -> Finding | None:
     if not e.unseen:
         return None
-    says = "The returned model is an average of the iterates and was not evaluated; what is judged here is the iterates' loss."
+    says = "The returned model is an average of the iterates and was not evaluated; this diagnosis uses the iterates' loss."
     return Finding(
-        "returned model not evaluated", "unknown", says, ("give test= (and evaluate_every= if it takes long)",)
+        "returned model not evaluated", "unknown", says, ("pass test= (and evaluate_every= if it takes long)",)
     )
 
 
 def unfinished(e: Evidence) -> Finding | None:
     if e.planned is None or e.rounds >= e.planned or e.state == "diverged":
         return None
-    says = f"The folder has {e.rounds} of {e.planned} rounds: the run was stopped, is still going, or diverged in the next round."
-    return Finding("unfinished", "watch", says, ("go on with --resume",))
+    says = f"The folder has {e.rounds} of {e.planned} rounds: the run was stopped, is still running, or diverged in the next round."
+    return Finding("unfinished", "watch", says, ("continue with --resume",))
 
 
 def _diverged(e: Evidence) -> Finding:
     if e.broken is not None:
-        says = f"The loss of round {e.broken} is no finite number."
+        says = f"The loss of round {e.broken} is not finite."
     else:
         last = [v for name in WORDS if (v := e.record.last(name)) is not None]
         says = f"The loss went from {number(e.start)} to {number(max(last))} in {_count(e.rounds)}."

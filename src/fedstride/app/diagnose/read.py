@@ -1,4 +1,4 @@
-"""Evidence from a run or from its folder: the history, the algorithm with its arguments, and the facts of the data."""
+"""Read the evidence from a run or its folder: history, algorithm with its arguments, and facts about the data."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def of_run(run: Run) -> Evidence:
 def of_folder(folder: Path) -> Evidence:
     record = _read(folder)
     if isinstance(record, Comparison):
-        raise InvalidInput(f"diagnose: {folder} holds a comparison; expected one of the run folders in it.")
+        raise InvalidInput(f"diagnose: {folder} contains a comparison; expected one of the run folders in it.")
     return _of_record(record, folder)
 
 
 def of_comparison(folder: Path) -> dict[str, Evidence]:
-    """By the names of the folders; a run without a finished round has nothing to judge."""
+    """Return the evidence by folder name, without runs that have no finished round."""
     found = _read(folder)
     records = [r for group in found.groups.values() for r in group] if isinstance(found, Comparison) else []
     return {record.name: _of_record(record, folder / record.name) for record in records if record.rows}
@@ -39,7 +39,7 @@ def of_comparison(folder: Path) -> dict[str, Evidence]:
 
 def _read(folder: Path) -> Record | Comparison:
     if not folder.is_dir():
-        raise InvalidInput(f"diagnose: there is no folder {folder}; expected one that `fedstride run` wrote.")
+        raise InvalidInput(f"diagnose: the folder {folder} does not exist; expected one written by `fedstride run`.")
     try:
         return read(folder)
     except InvalidInput as error:
@@ -66,18 +66,18 @@ def _enough(evidence: Evidence) -> Evidence:
 
 
 def _about(path: Path) -> dict[str, Any]:
-    """What run.save() wrote down beside the model; nothing while the run is going on."""
+    """Return the metadata saved by run.save(); empty for an unfinished run."""
     return read_tensors(path)[1] if path.is_file() else {}
 
 
 def _facts(about: dict[str, Any]) -> dict[str, Any]:
-    """Facts of the data, and whether the run normalised its inputs."""
+    """Return the facts about the data, and whether the run normalised its inputs."""
     engine, facts = (v if isinstance(v := about.get(name), dict) else {} for name in ("engine", "facts"))
     return {**facts, "normalised": engine.get("normalise") is True}
 
 
 def _saved(about: dict[str, Any]) -> Algorithm | None:
-    """The algorithm that run.save() wrote down, if it is made of this package's parts."""
+    """Return the algorithm saved by run.save(), if it consists of parts of this package."""
     try:
         found = _built(ast.parse(str(about.get("algorithm")), mode="eval").body)
     except (SyntaxError, ValueError, KeyError, TypeError, FedstrideError):

@@ -1,4 +1,4 @@
-"""The clients' step rules: at a cap, at a floor, at a bound, or with many trials."""
+"""Findings about the clients' step rules: caps, floors, bounds and line-search trials."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fedstride.core.capabilities import declared, setting
 
 
 def line_search(e: Evidence) -> list[Finding]:
-    """Armijo at its cap, at its floor, or with many trials; Polyak at zero, at its cap or without one; Delta-SGD at its bound."""
+    """Check Armijo's cap, floor and trials, Polyak's clamp and cap, and Delta-SGD's growth bound."""
     return [f for judge in (_clamped, _cap, _growth_bound, _no_cap, _failures, _trials) if (f := judge(e))]
 
 
 def held(e: Evidence) -> float | None:
-    """The cap that half of the clients are at in most of the last rounds."""
+    """Return the cap if half of the clients are at it in most of the last rounds."""
     cap, rows = setting(e.step, "capped_by"), e.quartiles()
     if cap is None or sum(row[2] >= limits.AT_CAP * cap for row in rows) <= limits.MOSTLY * len(rows):
         return None
@@ -24,7 +24,7 @@ def held(e: Evidence) -> float | None:
 
 
 def grows(e: Evidence) -> bool:
-    """No client of Delta-SGD ever takes a shorter step than its growth alone allows."""
+    """Whether every step is limited only by the growth bound."""
     first, rows = declared(e.step, "growth_bound"), e.quartiles()
     return first is not None and bool(rows) and all(row[0] >= 0.999 * first for row in rows)
 
@@ -36,16 +36,16 @@ def _clamped(e: Evidence) -> Finding | None:
     least, now, assumed = min(losses), losses[-1], e.least_loss
     rule = "" if e.step is not None else " (if the rule is Polyak's)"
     if now < assumed or least < assumed:
-        why = f"the loss is below {number(assumed)}, the minimum that Polyak's step assumes{rule}, so no step is left"
+        why = f"the loss is below {number(assumed)}, the minimum that Polyak's step assumes{rule}, so the step is zero"
     else:
-        why = f"the mean loss is {number(now)}, so most clients are below {number(assumed)}, which the step assumes as minimum"
+        why = f"the mean loss is {number(now)}, so most clients are below the minimum that the step assumes, {number(assumed)}"
     says = f"At least half of the clients do not move in most of the last rounds: {why}."
-    bound = math.floor(least - max(1.0, abs(least)))  # below what was seen, with room to fall
+    bound = math.floor(least - max(1.0, abs(least)))  # below the smallest loss so far, with a margin
     own = (instead(e, assumed, f_star=bound),) if hasattr(e.step, "f_star") else ()
     advice = (
-        "--algorithm fedsls or delta_sgd, which need no minimum of the loss",
+        "--algorithm fedsls or delta_sgd, which do not assume a minimum of the loss",
         *own,
-        "a loss that cannot become negative: add a constant to it",
+        "add a constant to the loss, so that it cannot become negative",
     )
     return Finding("Polyak steps clamped", "cause", says, advice)
 
@@ -68,8 +68,8 @@ def _growth_bound(e: Evidence) -> Finding | None:
     if start is None or not grows(e):
         return None
     says = (
-        f"No client leaves {type(e.step).__name__}'s growth bound: steps start at {name} = {number(start)}, grow by a few percent each "
-        f"and start again every round; the largest mean step is {number(max(row[4] for row in e.quartiles()))}."
+        f"All clients are at {type(e.step).__name__}'s growth bound: steps start at {name} = {number(start)}, grow by a few percent each "
+        f"and restart every round; the largest mean step is {number(max(row[4] for row in e.quartiles()))}."
     )
     advice = (instead(e, start, **{name: start * e.short_by}), "--algorithm auto")
     return Finding("growth bound binds", "cause" if e.small else "watch", says, advice)
@@ -84,7 +84,7 @@ def _no_cap(e: Evidence) -> Finding | None:
     rows = e.quartiles()
     top, less = max((row[4] for row in rows), default=math.inf), min((row[1] for row in rows), default=1.0)
     says = (
-        f"Polyak's step has no cap and takes the least loss to be {number(least)}, but the loss stays high; "
+        f"Polyak's step has no cap and assumes a minimum loss of {number(least)}, but the loss stays high; "
         f"steps reach {number(top)}."
     )
     advice = (instead(e, None, **{cap: min(1.0, less)}), "--algorithm auto, which is Polyak's step under a cap")
@@ -98,7 +98,7 @@ def _failures(e: Evidence) -> Finding | None:
     says = f"{failed:,.0f} line searches found no step and took 1e-6 instead."
     advice = (
         "float64 or larger batches: near a minimum, rounding and noise decide the search",
-        "a search that asks for less decrease: c=0.01",
+        "a search that requires less decrease: c=0.01",
     )
     stuck = bool(rows) and sum(row[2] < limits.FLOOR for row in rows) > limits.MOSTLY * len(rows)
     if stuck and e.state != "converged":
@@ -115,6 +115,6 @@ def _trials(e: Evidence) -> Finding | None:
         return Finding("line search", "fine", says)
     name, top, rows = declared(step, "capped_by"), setting(step, "capped_by") or 0.0, e.quartiles()
     near = 2 * rows[-1][3] if rows else math.inf
-    start = (f"start nearer to the steps it finds: {instead(e, top, **{name: near})}",) if near < top else ()
-    advice = (*start, "coarser trials: backtrack=0.5", "--algorithm auto (one trial a round)")
+    start = (f"start closer to the accepted steps: {instead(e, top, **{name: near})}",) if near < top else ()
+    advice = (*start, "coarser trials: backtrack=0.5", "--algorithm auto (one trial per round)")
     return Finding("line search costs", "watch", f"{says} Each is a forward pass.", advice)

@@ -1,4 +1,4 @@
-"""The length of the steps: too small, too large, or too long for the noise."""
+"""Findings about step lengths: too small, too large, or too long for the noise."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from fedstride.core.capabilities import declared, setting
 
 
 def step_length(e: Evidence) -> Finding | None:
-    """Too small or too large, by the angle between moves and the course of the loss."""
+    """Detect steps that are too small or too large from the angle between moves and the trend of the loss."""
     if explodes(e):
-        return None  # the server's judge says it
+        return None  # reported by server.py
     if e.large:
         return Finding("steps too large", "cause", _too_large(e), _shorter(e))
     if e.state == "short":
@@ -26,14 +26,14 @@ def step_length(e: Evidence) -> Finding | None:
         return _no_turn(e)
     says = f"Successive moves of the model have a cosine of {number(e.turn)}"
     if e.state == "improving" and e.turn > limits.STRAIGHT:
-        straight = f"{says}: the path is straight, longer steps would be quicker."
+        straight = f"{says}: the path is straight, so longer steps would be faster."
         return Finding("steps too small", "watch", straight, _longer(e))
     top = f"{number(e.peak)} times its first value" if e.peak > 1 else "its first value"
     return Finding("step length", "fine", f"{says}, and the loss never exceeded {top}.")
 
 
 def noise(e: Evidence) -> Finding | None:
-    """The loss swings about its trend."""
+    """Detect a loss that oscillates about its trend."""
     if e.loss is None or e.state == "diverged":
         return None
     size = f"The loss deviates by {share(e.loss.noise / abs(e.loss.level) if e.loss.level else 0.0)} from its trend"
@@ -52,17 +52,17 @@ def noise(e: Evidence) -> Finding | None:
         what = ": noise hides the progress." if severity == "cause" else "."
         return Finding("noise", severity, size + turn + what, advice)
     if not e.averaged and e.turn is not None and e.turn < limits.SWINGS_HARD:
-        between = f"{size}{turn}: the model swings about a better one between its iterates."
+        between = f"{size}{turn}: the iterates oscillate about a better model between them."
         return Finding("noise", "watch", between, advice)
     return Finding("noise", "fine", f"{size}{turn}.")
 
 
 def _too_large(e: Evidence) -> str:
     if e.state == "diverged":
-        what = f"reached {number(e.peak)} times its first value" if e.peak > 1 else "left the finite numbers"
+        what = f"reached {number(e.peak)} times its first value" if e.peak > 1 else "became NaN or infinite"
         return f"The loss {what}; the clients' mean step was {number(e.record.last('client_step') or 0.0)}."
     if e.peak > limits.BLOWN:
-        return f"The loss went up to {number(e.peak)} times its first value on the way."
+        return f"The loss temporarily rose to {number(e.peak)} times its first value."
     undo = e.turn is not None and e.turn < limits.SWINGS
     turn = f"successive moves have a cosine of {number(e.turn or 0)} and undo each other" if undo else ""
     rough = f"the loss deviates by {share(e.loss.noise / e.loss.level)} from its trend" if e.loss and e.rough else ""
@@ -75,7 +75,7 @@ def _too_small(e: Evidence) -> str:
     steps = f"The clients' mean step is {number(client)}, the server's {number(server)}"
     if e.turn is not None and e.turn > limits.AHEAD:
         return f"{steps}; successive moves agree (cosine {number(e.turn)}) and the loss hardly falls."
-    return f"{steps}; the loss falls along a smooth line, but hardly."
+    return f"{steps}; the loss falls smoothly, but very slowly."
 
 
 def _shorter(e: Evidence) -> tuple[str, ...]:
@@ -95,7 +95,7 @@ def _longer(e: Evidence) -> tuple[str, ...]:
 
 
 def _scaled(e: Evidence, times: float) -> tuple[str, ...]:
-    """The rate that decides, so many times: an adaptive server's moves are as long as its own."""
+    """Suggest to multiply the rate by `times`; for adaptive servers, the server's rate sets the length of a move."""
     part, at = (e.server, "server_") if declared(e.server, "scaled_by") is not None else (e.step, "")
     name, rate = declared(part, "scaled_by"), setting(part, "scaled_by")
     return (instead(e, rate, **{f"{at}{name}": rate * times}),) if name is not None else ()
@@ -103,6 +103,6 @@ def _scaled(e: Evidence, times: float) -> tuple[str, ...]:
 
 def _no_turn(e: Evidence) -> Finding:
     if not e.known("turn"):
-        return Finding("step length", "unknown", "This history has no angles between moves (column turn).")
-    says = "Under momentum moves resemble each other anyway; the loss shows no sign of wrong steps."
+        return Finding("step length", "unknown", "The history does not contain angles between moves (column turn).")
+    says = "With momentum, successive moves are always similar; the loss shows no sign of wrong steps."
     return Finding("step length", "fine", says)

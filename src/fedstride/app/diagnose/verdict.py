@@ -1,4 +1,4 @@
-"""diagnosis(run): all judges in turn, and their findings in the order in which to act on them."""
+"""Diagnosis: collect all findings and sort them by severity and likelihood."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedstride.app.diagnose.read import of_comparison, of_folder, of_run
 from fedstride.core.errors import InvalidInput
 from fedstride.training.result import Run
 
-# Among findings of the same severity, the earlier is the likelier reason.
+# Among findings of the same severity, earlier ones are more likely causes.
 JUDGES: tuple[Callable[[Evidence], Finding | list[Finding] | None], ...] = (
     learned.scales,
     people.participation,
@@ -36,7 +36,7 @@ JUDGES: tuple[Callable[[Evidence], Finding | list[Finding] | None], ...] = (
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """How the run went, and why: the likeliest reason first."""
+    """The outcome of a run, and its findings with the most likely cause first."""
 
     outcome: Finding
     findings: list[Finding]  # the outcome is among them
@@ -46,11 +46,25 @@ class Diagnosis:
 
 
 def findings(run: Run | str | Path) -> list[Finding]:
-    """What there is to say of a run, or of a run folder; causes first."""
+    """Return the findings about a run or a run folder, causes first.
+
+    Args:
+        run: an fs.Run, or the folder of a run.
+
+    Returns:
+        The findings, sorted by severity and then by likelihood.
+
+    Raises:
+        InvalidInput: if `run` is neither, or if the folder does not contain a run.
+
+    Example:
+        >>> for finding in findings("runs/slow"):
+        ...     print(finding.severity, finding.name, finding.says)
+    """
     if isinstance(run, Run):
         return diagnosis(of_run(run)).findings
     if not isinstance(run, str | Path):
-        raise InvalidInput(f"findings: run={run!r} is not usable; expected an fs.Run or the folder of a run.")
+        raise InvalidInput(f"findings: run={run!r} is invalid: expected an fs.Run or the folder of a run.")
     return diagnosis(of_folder(Path(run))).findings
 
 
@@ -62,21 +76,21 @@ def diagnosis(e: Evidence) -> Diagnosis:
     outcome = progress.outcome(e)
     if not any(f.severity == "cause" for f in found):
         if e.bad:
-            outcome = replace(outcome, says=f"{outcome.says} No cause shows in the history.")
+            outcome = replace(outcome, says=f"{outcome.says} The history shows no cause.")
     elif e.unlearned:
-        outcome = replace(outcome, severity="watch")  # the causes say why
+        outcome = replace(outcome, severity="watch")  # other findings are the causes
     outcome, *found = (_without(f, e.algorithm.name if e.algorithm is not None else "") for f in (outcome, *found))
     return Diagnosis(outcome, sorted([*found, outcome], key=lambda f: SEVERITIES.index(f.severity)))
 
 
 def _without(finding: Finding, name: str) -> Finding:
-    """No advice to take the algorithm that this is."""
+    """Remove the advice to use the algorithm that the run already uses."""
     own = re.compile(rf"--algorithm {re.escape(name)}\b")
     return replace(finding, advice=tuple(a for a in finding.advice if not (name and own.search(a))))
 
 
 def every(folder: str | Path) -> Diagnosis | dict[str, Diagnosis]:
-    """Of a run folder, its diagnosis; of a comparison, those of its runs by their folders' names."""
+    """Return the diagnosis of a run folder, or those of all runs of a comparison by folder name."""
     folder = Path(folder)
     if not (folder / "compare.json").is_file():
         return diagnosis(of_folder(folder))

@@ -1,4 +1,4 @@
-"""The report: one HTML file about a run or a comparison, which needs no network."""
+"""Reports: one self-contained HTML file about a run or a comparison."""
 
 from fedstride.app.report.write import write
 

@@ -1,6 +1,6 @@
-"""The charts, as plotly figures in plain dictionaries; None for one that would say nothing.
+"""Charts of the report, as plotly figures in plain dictionaries; None for a chart without information.
 
-A trace with a `meta` is a curve over the rounds: the page fills in its x, in the currency that the reader has chosen.
+A trace with a `meta` is a curve over the rounds. The page fills in its x values for the axis that the reader selects.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from fedstride.app.report import theme
 from fedstride.app.report.read import Comparison, Record, Series, refused_in
 
 Trace = dict[str, Any]
-CURVES = {  # column: (title, what it is)
-    "test_accuracy": ("Test accuracy", "Share of right predictions on the test set."),
-    "train_loss": ("Training loss", "Mean of the clients' losses as they start a round."),
+CURVES = {  # column: (title, description)
+    "test_accuracy": ("Test accuracy", "Share of correct predictions on the test set."),
+    "train_loss": ("Training loss", "Mean of the clients' losses at the start of a round."),
     "test_loss": ("Test loss", "Loss of the returned model on the test set."),
     "client_step": ("Client step size", "Mean over the cohort."),
-    "server_step": ("Server step", "How far the server goes along the mean update."),
+    "server_step": ("Server step", "Step size along the mean update."),
     "trials": ("Line-search trials", "Per local step."),
-    "drift": ("Drift", "How far the clients' updates are from their mean."),
+    "drift": ("Drift", "Distance of the clients' updates from their mean."),
     "epsilon": ("Privacy spent", "Epsilon so far."),
 }
 ALONE = ("test_accuracy", "server_step", "trials", "drift", "epsilon")
@@ -30,7 +30,7 @@ ALONE = ("test_accuracy", "server_step", "trials", "drift", "epsilon")
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure with its words; `about` stands in for the picture where it cannot be seen."""
+    """A figure with its texts; `about` is the alternative text for screen readers."""
 
     key: str
     title: str
@@ -41,7 +41,7 @@ class Chart:
 
 
 def plain(text: object) -> str:
-    """Text that plotly shows as it is: its labels know a few HTML tags."""
+    """Escape text for plotly, whose labels interpret some HTML tags."""
     return html.escape(str(text))
 
 
@@ -59,7 +59,7 @@ def of_comparison(comparison: Comparison) -> list[Chart]:
 
 
 def constants(run: Record) -> dict[str, float]:
-    """Columns that are the same in every round, which need no chart."""
+    """Return the columns that are constant over the rounds and need no chart."""
     return {CURVES[key][0].lower(): run.column(key)[0] or 0 for key in CURVES if _constant(run.column(key))}
 
 
@@ -79,7 +79,7 @@ def _loss(run: Record) -> Chart | None:
     traces = [line(values, name, i) for i, (name, values) in enumerate(shown.items())]
     about = "; ".join(f"{name} loss {_course(values)}" for name, values in shown.items())
     values = [v for series in shown.values() for v in series]
-    note = "Training: mean of the clients' losses as they start a round."
+    note = "Training: mean of the clients' losses at the start of a round."
     return _curves("loss", "Loss", note, traces, values, f"{about}.".capitalize(), showlegend=len(traces) > 1)
 
 
@@ -99,16 +99,16 @@ def _client_steps(run: Record) -> Chart | None:
 
 
 def _left_out(run: Record) -> Chart | None:
-    """How many answers of each round could not be used, by reason."""
+    """Chart the number of rejected answers per round, by reason."""
     reasons = run.refused()
     if not reasons:
         return None
     by_round = [refused_in(row) for row in run.rows]
     rounds: dict[str, Series] = {reason: [float(r[reason]) for r in by_round] for reason in reasons}
     traces = [line(values, reason, i) for i, (reason, values) in enumerate(rounds.items())]
-    about = "Answers left out: " + ", ".join(f"{reason} {count:,}" for reason, count in reasons.items()) + "."
+    about = "Rejected answers: " + ", ".join(f"{reason} {count:,}" for reason, count in reasons.items()) + "."
     every = [v for values in rounds.values() for v in values]
-    return _curves("refused", "Answers left out", "By reason, in each round.", traces, every, about, showlegend=True)
+    return _curves("refused", "Rejected answers", "By reason, in each round.", traces, every, about, showlegend=True)
 
 
 def _compared(comparison: Comparison, key: str) -> Chart | None:
@@ -135,7 +135,7 @@ def _compared(comparison: Comparison, key: str) -> Chart | None:
 
 
 def left_behind(clients: dict[str, Any]) -> Chart | None:
-    """Accuracy (or loss) client by client, worst first, as the returned model serves them."""
+    """Chart the accuracy (or loss) of the returned model on each client, worst first."""
     key = "accuracy" if clients.get("accuracy") else "loss"
     values, sizes = clients.get(key) or [], clients.get("sizes") or []
     known = [c for c, value in enumerate(values) if value is not None]
@@ -170,18 +170,18 @@ def left_behind(clients: dict[str, Any]) -> Chart | None:
     y = {"tickformat": ".0%", "range": [min(worst, 0.5) - 0.04, 1.04]} if key == "accuracy" else {"rangemode": "tozero"}
     x = {"title": {"text": "clients, sorted"}, "rangemode": "tozero"}
     figure = {"data": traces, "layout": theme.layout(xaxis=x, yaxis=y, hovermode="closest")}
-    return Chart("left_behind", "Who is left behind", note, about.capitalize(), figure, wide=True)
+    return Chart("left_behind", f"Client {key}", note, about.capitalize(), figure, wide=True)
 
 
 def partition(clients: dict[str, Any]) -> Chart | None:
-    """Who has what (001 fig. 8): clients x classes, with the clients' sizes on top where they differ."""
+    """Chart the samples by client and class (Delta-SGD fig. 8), with the clients' sizes on top if they differ."""
     labels, sizes = clients.get("labels"), clients.get("sizes")
     if not labels or not sizes:
         return None
     names = [plain(_clipped(name)) for name in clients["classes"]]
     every = math.ceil(len(names) / 20)
     numbers = list(range(len(labels)))
-    counts = [[row[k] or None for row in labels] for k in range(len(names))]  # an empty cell shows the page
+    counts = [[row[k] or None for row in labels] for k in range(len(names))]  # empty cells are transparent
     cells = {
         "type": "heatmap",
         "x": numbers,
@@ -229,7 +229,7 @@ def partition(clients: dict[str, Any]) -> Chart | None:
     spread = f"{sizes[0]:,} samples each" if even else f"between {min(sizes):,} and {max(sizes):,} samples"
     held = sum(sum(1 for n in row if n) for row in labels) / len(labels)
     note = f"{len(sizes):,} clients with {spread}, and {held:.3g} of {len(names)} classes on average."
-    return Chart("partition", "Who has what", note, f"Samples by client and class. {note}", figure, wide=True)
+    return Chart("partition", "Data partition", note, f"Samples by client and class. {note}", figure, wide=True)
 
 
 def line(y: Series, name: str, i: int = 0, at: int | str = 0, width: float = 2, **more: Any) -> Trace:
@@ -239,12 +239,12 @@ def line(y: Series, name: str, i: int = 0, at: int | str = 0, width: float = 2, 
 
 
 def means(series: Sequence[Series]) -> Series:
-    """Round by round, as long as all have come that far."""
-    return [None if None in values else sum(values) / len(values) for values in zip(*series)]  # noqa: B905 (the shortest ends it)
+    """Return the mean over the series in each round, up to the shortest series."""
+    return [None if None in values else sum(values) / len(values) for values in zip(*series)]  # noqa: B905 (up to the shortest)
 
 
 def six(values: Series) -> Series:
-    """Six digits: more than a picture shows, at half the size."""
+    """Round to six digits: more than a chart can show, at half the file size."""
     return [v if v is None else float(f"{v:.6g}") for v in values]
 
 
@@ -292,7 +292,7 @@ def _target(value: float) -> dict[str, Any]:
 
 
 def _paired(shown: list[Chart]) -> list[Chart]:
-    """Narrow charts stand in pairs; an odd one out takes the whole width."""
+    """Place narrow charts in pairs; a single remaining one takes the whole width."""
     narrow = [c for c in shown if not c.wide]
     single = narrow[-1] if len(narrow) % 2 else None
     return [replace(c, wide=True) if c is single else c for c in shown]

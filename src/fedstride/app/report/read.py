@@ -1,4 +1,4 @@
-"""Run and comparison folders, as the report needs them; what is not there is None, what is broken an error."""
+"""Read run and comparison folders for reports. Missing values are None; invalid files raise an error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Record:
     clients: dict[str, Any] = field(default_factory=dict)
 
     def column(self, name: str) -> Series:
-        """The values of all rounds; None where there is none."""
+        """Return the values of all rounds; None for missing values."""
         return [_number(row.get(name)) for row in self.rows]
 
     def has(self, name: str) -> bool:
@@ -44,11 +44,11 @@ class Record:
         return sum(v or 0 for name in names for v in self.column(name))
 
     def refused(self) -> Counter[str]:
-        """What was left out over all rounds, by reason."""
+        """Count the rejected answers over all rounds, by reason."""
         return sum(map(refused_in, self.rows), Counter[str]())
 
     def axes(self) -> dict[str, list[float]]:
-        """The three currencies that a curve can be drawn against, summed up over the rounds."""
+        """Return the three x-axes of the curves, cumulative over the rounds."""
         rounds = [v if v is not None else i + 1 for i, v in enumerate(self.column("round"))]
         up, down, gradients = (self.column(name) for name in ("bytes_up", "bytes_down", "gradients"))
         traffic = [(u or 0) + (d or 0) for u, d in zip(up, down, strict=True)]
@@ -71,16 +71,14 @@ class Comparison:
 
     task: str
     target: float | None
-    groups: dict[str, list[Record]]  # by algorithm; a run that finished no round is among them
+    groups: dict[str, list[Record]]  # by algorithm; includes runs without a finished round
 
 
 def read(folder: Path) -> Record | Comparison:
     if (folder / "compare.json").is_file():
         return _comparison(folder)
     if not (folder / "history.jsonl").is_file():
-        raise InvalidInput(
-            f"report: {folder} holds neither history.jsonl nor compare.json; expected a folder of a run."
-        )
+        raise InvalidInput(f"report: {folder} contains neither history.jsonl nor compare.json; expected a run folder.")
     record = _record(folder)
     if not record.rows:
         raise InvalidInput(f"report: the history in {folder} is empty; expected at least one finished round.")
@@ -95,14 +93,14 @@ def _comparison(folder: Path) -> Comparison:
         task, target, runs = str(about["task"]), about.get("target"), about["runs"]
         for run in runs:
             if not (folder / run["folder"]).resolve().is_relative_to(folder.resolve()):
-                raise InvalidInput(f"report: {path} names {run['folder']!r}, which is not in its folder.")
+                raise InvalidInput(f"report: {path} names {run['folder']!r}, which is outside of its folder.")
             record = _record(folder / run["folder"], str(run["algorithm"]), int(run["seed"]))
             groups.setdefault(record.algorithm, []).append(record)
     except InvalidInput:
         raise
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InvalidInput(
-            f"report: {path} is no description of a comparison ({type(error).__name__}: {error})."
+            f"report: {path} does not describe a comparison ({type(error).__name__}: {error})."
         ) from error
     if not any(record.rows for group in groups.values() for record in group):
         raise InvalidInput(f"report: no run in {folder} has a finished round; expected at least one.")
@@ -111,12 +109,12 @@ def _comparison(folder: Path) -> Comparison:
 
 def _record(folder: Path, algorithm: str = "", seed: int | None = None) -> Record:
     if not folder.is_dir():
-        raise InvalidInput(f"report: there is no folder {folder}; expected the one of a run.")
+        raise InvalidInput(f"report: the folder {folder} does not exist; expected a run folder.")
     text = _text(folder / "config.toml")
     try:
         config = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InvalidInput(f"report: {folder / 'config.toml'} is no TOML ({error}).") from error
+        raise InvalidInput(f"report: {folder / 'config.toml'} is not valid TOML ({error}).") from error
     path = folder / "history.jsonl"
     rows = [_steps(_object(f"{path}, line {i},", line)) for i, line in enumerate(_text(path).splitlines(), 1)]
     environment = _json(folder / "environment.json")
@@ -124,7 +122,7 @@ def _record(folder: Path, algorithm: str = "", seed: int | None = None) -> Recor
 
 
 def _clients(folder: Path) -> dict[str, Any]:
-    """What clients.json says of each client: a list as long as there are clients, or nothing."""
+    """Read clients.json: each value has one entry per client; empty if there is no file."""
     path = folder / "clients.json"
     found = _json(path)
     if not found:
@@ -136,12 +134,12 @@ def _clients(folder: Path) -> dict[str, Any]:
         if values is None and key != "sizes":
             continue
         if not isinstance(values, list) or len(values) != n or not all(isinstance(v, kind) for v in values):
-            raise InvalidInput(f"report: {path}: {key!r} is not usable; expected one entry per client.")
+            raise InvalidInput(f"report: {path}: {key!r} is invalid: expected one entry per client.")
     labels = found.get("labels") or []
     classes = found.get("classes") or (range(len(labels[0])) if labels else [])
     counts = [*(sizes or []), *(v for row in labels for v in row)]
     if any(len(row) != len(classes) for row in labels) or not all(map(_is_count, counts)):
-        raise InvalidInput(f"report: {path}: 'labels' is not usable; expected one count per class and client.")
+        raise InvalidInput(f"report: {path}: 'labels' is invalid: expected one count per class and client.")
     return {**found, "classes": [str(name) for name in classes]}
 
 
@@ -157,19 +155,19 @@ def _object(name: str, text: str) -> dict[str, Any]:
     try:
         found = json.loads(text, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"report: {name} is no JSON ({error}).") from error
+        raise InvalidInput(f"report: {name} is not valid JSON ({error}).") from error
     if not isinstance(found, dict):
-        raise InvalidInput(f"report: {name} holds a {type(found).__name__}; expected a JSON object.")
+        raise InvalidInput(f"report: {name} contains a {type(found).__name__}; expected a JSON object.")
     return found
 
 
 def _finite(text: str) -> float | None:
-    """Charts have no place for NaN and infinity, nor have the browser's numbers."""
+    """Convert to float; None for NaN and infinities, which charts and browser JSON cannot represent."""
     return value if math.isfinite(value := float(text)) else None
 
 
 def _text(path: Path) -> str:
-    """What is in a file; nothing if there is none."""
+    """Return the content of a file; empty if it does not exist."""
     try:
         return path.read_text(encoding="utf-8") if path.is_file() else ""
     except (OSError, UnicodeDecodeError) as error:
@@ -177,7 +175,7 @@ def _text(path: Path) -> str:
 
 
 def _number(value: Any) -> float | None:
-    """What charts and sums have a place for."""
+    """Return the value if charts and sums can represent it, else None."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e100 else None
 
 

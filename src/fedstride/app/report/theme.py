@@ -1,6 +1,6 @@
-"""Colours, each for a light and a dark page. Charts are written in the light ones; the page swaps them.
+"""Colours for light and dark pages. Charts are written with the light colours; the page swaps them.
 
-The series are after Okabe and Ito's palette for all kinds of colour vision, darkened (lightened) to a contrast of 3 : 1.
+The series use Okabe and Ito's colour-blind safe palette, darkened (lightened) to a contrast of 3 : 1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BANDS = [
     ("rgba(0,114,178,0.28)", "rgba(92,184,238,0.30)"),
 ]  # outer, inner
 DARK = dict([*PAGE.values(), *SERIES, *SCALE, *BANDS])
-DASHES = ["solid", "dash", "dot", "dashdot"]  # when the colours are used up
+DASHES = ["solid", "dash", "dot", "dashdot"]  # used after all colours
 
 
 def colour(i: int) -> str:
@@ -40,7 +40,7 @@ def dash(i: int) -> str:
 
 
 def layout(height: int = 280, **more: Any) -> dict[str, Any]:
-    """What all charts share: no frame, faint horizontal lines, the page's own font."""
+    """Return the layout that all charts share: no frame, faint horizontal lines, the page's font."""
     muted = PAGE["muted"][0]
     axis = {
         "color": muted,

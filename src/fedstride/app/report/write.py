@@ -1,4 +1,4 @@
-"""write(folder): the report of a run or of a comparison, as one HTML file beside its data."""
+"""Write the report of a run or of a comparison as one HTML file in its folder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ AXES = {
 
 
 def write(folder: str | Path) -> Path:
-    """Read a run or comparison folder and write report.html into it."""
+    """Read a run or comparison folder, write report.html to it, and return its path."""
     folder = Path(folder)
     found = read(folder)
     text = page_of(**(_comparison(found) if isinstance(found, Comparison) else words_of(found)))
@@ -66,7 +66,7 @@ def page_of(shown: list[charts.Chart], axes: dict[str, Any], **words: Any) -> st
 
 
 def _digest(script: str) -> str:
-    """What the page's security policy knows a script by: no other one runs, and nothing is fetched."""
+    """Return the hash of a script for the page's security policy, which blocks all other scripts and requests."""
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
@@ -93,7 +93,7 @@ def _setting(config: dict[str, Any], part: str, key: str) -> Any:
 
 
 def _numbers(run: Record) -> list[tuple[str, str, str]]:
-    """(name, value, small print) of the headline."""
+    """Return (name, value, note) for each headline figure."""
     accuracy, rounds = [v for v in run.column("test_accuracy") if v is not None], len(run.rows)
     test, train, seconds = run.last("test_loss"), run.last("train_loss"), run.total("seconds")
     people, lost, forwards = run.last("participants"), run.total("lost"), run.total("forwards")
@@ -108,12 +108,12 @@ def _numbers(run: Record) -> list[tuple[str, str, str]]:
     found.append(("Traffic", size(run.total("bytes_up", "bytes_down")), f"{size(run.total('bytes_up'))} of it up"))
     trials = f"and {short(forwards)} forward only" if forwards else "no forward-only ones"
     found.append(("Sample gradients", short(run.total("gradients")), trials))
-    found.append(("Time", duration(seconds), f"{duration(seconds / rounds)} a round"))
+    found.append(("Time", duration(seconds), f"{duration(seconds / rounds)} per round"))
     if lost:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in run.refused().most_common(3))
-        found.append(("Lost clients", short(lost), reasons or "of clients that did not reply"))
+        found.append(("Lost clients", short(lost), reasons or "no reply"))
     if back := run.total("rollbacks"):
-        found.append(("Steps taken back", short(back), "the server's, for a plain mean"))
+        found.append(("Server rollbacks", short(back), "replaced by a plain mean"))
     if (epsilon := run.last("epsilon")) is not None:
         found.append(("Privacy", f"ε = {epsilon:.3g}", "spent so far"))
     return found
@@ -140,7 +140,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
 
 
 def _table(comparison: Comparison) -> dict[str, Any]:
-    """Head and rows; mean and deviation over the seeds."""
+    """Return the head and the rows of the table: mean and deviation over the seeds."""
     everyone = [run for runs in comparison.groups.values() for run in runs if run.rows]
     loss = "test_loss" if any(run.has("test_loss") for run in everyone) else "train_loss"
     goal, longest = comparison.target, max(len(run.rows) for run in everyone)
@@ -168,7 +168,7 @@ def _table(comparison: Comparison) -> dict[str, Any]:
 
 
 def rounds_to(run: Record, target: float) -> float | None:
-    """The first round whose test accuracy reaches the target."""
+    """Return the first round whose test accuracy reaches the target."""
     pairs = zip(run.axes()["rounds"], run.column("test_accuracy"), strict=True)
     return next((t for t, accuracy in pairs if accuracy is not None and accuracy >= target), None)
 
@@ -181,7 +181,7 @@ def _reached(rounds: list[float | None]) -> str:
 
 
 def _spread(values: list[float | None], scale: float, decimals: int | None, unit: str) -> str:
-    """mean ± deviation, with the same decimals: as many as given, or three digits of the mean."""
+    """Format mean ± deviation with the given number of decimals, or with three digits of the mean."""
     known = [scale * v for v in values if v is not None]
     if not known:
         return "–"
@@ -191,7 +191,7 @@ def _spread(values: list[float | None], scale: float, decimals: int | None, unit
 
 
 def short(count: float) -> str:
-    """1234567 -> 1.23 M."""
+    """Format a count with a prefix: 1234567 becomes 1.23 M."""
     for factor, prefix in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
         if count >= factor:
             return f"{count / factor:.3g}{prefix}"

@@ -1,1 +1,1 @@
-"""Speed, measured: every figure comes from a run that a reader can repeat with one command."""
+"""Benchmarks: every published figure can be reproduced with one command."""

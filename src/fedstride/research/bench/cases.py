@@ -1,4 +1,4 @@
-"""What the benchmarks of the engines train. Flower starts a process for every message: little is imported here."""
+"""Training problems for the engine benchmarks. Imports are minimal, because Flower starts a process for every message."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from fedstride.research.bench.overhead import BATCH, STEPS, cnn
 from fedstride.training.train import Event
 
 LOSS = "cross_entropy"
-SIZES = (120, 75, 90, 60)  # samples of the clients of the digits
+SIZES = (120, 75, 90, 60)  # samples per client
 PROBLEM = (
     "digits, 4 clients of 120, 75, 90 and 60 samples and other classes each, 3 of them a round, 610 parameters, float64"
 )
 USUAL = {"cohort": 3, "local_steps": 4, "batch_size": 15, "weights": "samples", "seed": 7}
-OTHERWISE: dict[str, dict[str, Any]] = {  # what a recipe does not allow
+OTHERWISE: dict[str, dict[str, Any]] = {  # settings for recipes that do not support the usual ones
     "fedtrack": {"batch_size": None},
     "fedsplit": {"cohort": None, "weights": "uniform"},
 }
@@ -46,17 +46,17 @@ class Small(nn.Module):
 
 @dataclass(frozen=True)
 class Digits:
-    """Every recipe on a small real problem."""
+    """A recipe on a small real problem."""
 
     recipe: str
-    folder: str  # where its data is
+    folder: str  # folder of the data
 
     @property
     def clients(self) -> int:
         return len(SIZES)
 
     def arguments(self, rounds: int) -> dict[str, Any]:
-        """Of fs.train."""
+        """Return the arguments of fs.train."""
         return {"algorithm": self.recipe, "rounds": rounds, **USUAL, **OTHERWISE.get(self.recipe, {})}
 
     def model(self) -> nn.Module:
@@ -74,13 +74,13 @@ class Digits:
 
 @dataclass(frozen=True)
 class Square:
-    """A linear layer of side x side parameters, a sample and a step: next to no work. Without a side: the CNN, and work."""
+    """A linear layer of side x side parameters with one step on one sample, almost no work; side 0 is the CNN."""
 
     side: int
     clients: int
 
     def arguments(self, rounds: int) -> dict[str, Any]:
-        """Of fs.train."""
+        """Return the arguments of fs.train."""
         work = {"local_steps": 1} if self.side else {"batch_size": BATCH, "epochs": 1}
         return {"algorithm": "fedavg(lr=0.01)", "rounds": rounds, "seed": 0, **work}
 
@@ -100,14 +100,14 @@ class Square:
 
 @dataclass
 class Timed:
-    """One case on one engine."""
+    """The measurements of one case on one engine."""
 
     case: dict[str, Any]
-    seconds: list[float] = field(default_factory=list)  # of rounds
-    floor: list[float] = field(default_factory=list)  # of rounds of a plain Flower app, each after one of these
-    counted: list[int] = field(default_factory=list)  # bytes of a round, down and up, as the history has them
-    real: list[float] = field(default_factory=list)  # the same, of the messages themselves
-    peak: int = 0  # bytes of memory of the leading process, in this case and those before
+    seconds: list[float] = field(default_factory=list)  # per round
+    floor: list[float] = field(default_factory=list)  # per round of a minimal Flower app, alternating with these
+    counted: list[int] = field(default_factory=list)  # bytes of a round, down and up, as in the history
+    real: list[float] = field(default_factory=list)  # bytes of the actual messages
+    peak: int = 0  # peak memory of the leading process in bytes, up to and including this case
 
 
 @dataclass
@@ -125,7 +125,7 @@ Case = Digits | Square
 
 
 def settings(case: Case, rounds: int) -> dict[str, Any]:
-    """A case, for Flower."""
+    """Return the settings of a case for Flower."""
     given = {**vars(case), "clients": case.clients, **case.arguments(rounds)}
     return {name.replace("_", "-"): NOTHING if value is None else value for name, value in given.items()}
 
@@ -137,7 +137,7 @@ def case_of(settings: dict[str, Any]) -> Case:
 
 
 def keep(path: Path, models: Sequence[Tensor], history: Sequence[Mapping[str, Any]]) -> None:
-    """What an engine computed: the model after every round, and the history."""
+    """Save the model after every round, and the history."""
     replace_file(path, pack({"x": torch.stack(list(models))}, {"history": list(history)}))
 
 

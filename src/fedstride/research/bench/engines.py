@@ -1,4 +1,4 @@
-"""The engines that are compared. Each runs in a process of its own and answers requests, so that repeats can alternate."""
+"""The engines that are compared. Each runs in its own process and answers requests, so that repeats can alternate."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ PATIENCE = 300.0  # seconds to wait for one answer
 
 
 class EngineFailed(FedstrideError):
-    """An engine ended, or did not answer."""
+    """An engine ended unexpectedly, or did not answer."""
 
 
 @dataclass(frozen=True)
 class Engine:
+    """A program that is compared."""
+
     name: str
-    command: tuple[str, ...]  # the folder with the work is appended
+    command: tuple[str, ...]  # the folder of the workload is appended
     variables: Mapping[str, str] = field(default_factory=dict)
-    dtype: str = "float64"  # in which its results are checked,
-    bound: float = 1e-9  # and the largest relative difference allowed
+    dtype: str = "float64"  # type in which its results are checked
+    bound: float = 1e-9  # largest relative difference allowed
     peer: bool = False
 
     @property
@@ -48,9 +50,9 @@ FEDSTRIDE = Engine("fedstride", (sys.executable, str(PROGRAMS / "run_fedstride.p
 
 
 def engines() -> dict[str, Engine]:
-    """By name; the peers are where `make bench-peers` puts them, under the current folder."""
+    """Return the engines by name; `make bench-peers` installs the peers under the current folder."""
     two = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(os.cpu_count()))
-    # pfl's updates are float32, in which two right ways to train a CNN differ by 1e-2 of the way trained.
+    # pfl's updates are float32, in which two correct ways to train a CNN differ by 1e-2 of the distance trained.
     known = (
         BY_HAND,
         FEDSTRIDE,
@@ -62,7 +64,7 @@ def engines() -> dict[str, Engine]:
 
 
 class Worker:
-    """An engine at work on a folder. Use it as a context: its processes end with it."""
+    """A running engine on a folder, to be used as a context manager that ends its processes."""
 
     def __init__(self, engine: Engine, folder: Path) -> None:
         self.engine, self.log = engine, folder / f"{engine.name}.log"
@@ -84,7 +86,7 @@ class Worker:
                 env=env,
                 cwd=folder,
                 text=True,
-                start_new_session=True,  # Ctrl-C is for the benchmark, which ends its workers
+                start_new_session=True,  # only the benchmark receives Ctrl-C, and ends its workers
             )
 
     def __enter__(self) -> Worker:
@@ -97,7 +99,7 @@ class Worker:
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=2)
         for pid, born in family.items():
-            if _stat(pid)[19] == born:  # the number may belong to another by now
+            if _stat(pid)[19] == born:  # the process id may have been reused
                 with suppress(ProcessLookupError):
                     os.kill(pid, SIGKILL)
         self.process.kill()
@@ -118,18 +120,18 @@ class Worker:
         return answer
 
     def peak(self) -> int | None:
-        """Bytes: the sum of the peaks of its processes; None where the system does not say."""
+        """Return the sum of the peak memory of its processes in bytes; None if the system does not report it."""
         peaks = [_peak(pid) for pid in _family(self.process.pid)]
         return sum(peaks) or None
 
     def cpu_seconds(self) -> dict[int, float]:
-        """By process."""
+        """Return the CPU seconds of each process."""
         used = {pid: _stat(pid)[11:13] for pid in _family(self.process.pid)}
         return {pid: (int(user) + int(system)) / os.sysconf("SC_CLK_TCK") for pid, (user, system) in used.items()}
 
 
 def cpu_seconds() -> float | None:
-    """What all processes of the machine have used, and others on its host have taken; None where the system does not say."""
+    """Return the CPU seconds of all processes, including stolen time; None if the system does not report it."""
     with suppress(OSError):
         user, nice, system, _, _, *interrupts_and_stolen = map(int, Path("/proc/stat").read_text().split()[1:9])
         return (user + nice + system + sum(interrupts_and_stolen)) / os.sysconf("SC_CLK_TCK")
@@ -137,14 +139,14 @@ def cpu_seconds() -> float | None:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields after the name: 1 is the parent, 11 and 12 the time used, 19 when it was born."""
+    """Return the fields of /proc/PID/stat after the name: 1 is the parent, 11 and 12 the CPU time, 19 the start time."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return ["0"] * 20
 
 
 def _family(root: int) -> dict[int, str]:
-    """A process and all that descend from it -> when each was born."""
+    """Return the start time of a process and of all its descendants, by process id."""
     everyone = {int(p.name): _stat(int(p.name)) for p in Path("/proc").glob("[0-9]*")}
     found = {root: everyone.get(root, _stat(root))[19]}
     while more := {pid: s[19] for pid, s in everyone.items() if int(s[1]) in found and pid not in found}:

@@ -1,4 +1,4 @@
-"""What the benchmarks of the engines do inside Flower: one app trains all that a job asks for, over one grid."""
+"""The Flower side of the engine benchmarks: one app that trains all cases of a job over one grid."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from fedstride.research.bench.launch import APP, ENDED, JOB
 from fedstride.training.train import Event
 from fedstride.wire import WeightedMean
 
-POLL = 0.02  # seconds from one look for replies to the next, in the app without fedstride
-DEADLINE = 900.0  # seconds of an exchange
+POLL = 0.02  # seconds between polls for replies, in the app without fedstride
+DEADLINE = 900.0  # seconds per exchange
 
 
 def _data(settings: Settings, node: Settings) -> tuple[Tensor, Tensor]:
@@ -51,7 +51,7 @@ client = flower.client_app(PROJECT)
 
 
 def serve(folder: str, grid: Grid) -> None:
-    """Do the job of a folder; how it ended is in a file there, because Flower's exit codes do not tell."""
+    """Run the job of a folder; the outcome is written to a file, because Flower's exit codes do not report it."""
     place, why = Path(folder), ""
     try:
         job = json.loads((place / JOB).read_text())
@@ -70,13 +70,13 @@ def _parity(place: Path, grid: Grid, recipes: Sequence[str], rounds: int) -> Non
     nodes: Nodes | None = None
     for recipe in recipes:
         models, given = Models(), {**settings(Digits(recipe, str(place.parent)), rounds), "deadline": DEADLINE}
-        nodes = nodes or gathered(PROJECT, grid, given)  # who they are does not depend on the recipe
+        nodes = nodes or gathered(PROJECT, grid, given)  # the nodes do not depend on the recipe
         done = flower.train(PROJECT, grid, given, [models], nodes)
         keep(place / f"{recipe}.safetensors", models.found, list(done.history))
 
 
 class Counted:
-    """A grid that knows the size of the messages it carries, while it is asked to: looking takes time."""
+    """A grid that counts the bytes of its messages if enabled, because counting takes time."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid, self.counting, self.down, self.up = grid, False, 0, 0
@@ -99,7 +99,7 @@ class Counted:
 
 
 def _wire(place: Path, grid: Counted, cases: Sequence[Square], repeats: int) -> None:
-    """A round of fedstride and one of a plain app, in turns; in the first one, which warms up, bytes are counted."""
+    """Alternate rounds of fedstride and of a minimal app; the first round is a warm-up in which bytes are counted."""
     for i, case in enumerate(cases):
         given = {**settings(case, repeats + 1), "deadline": DEADLINE}
         nodes = gathered(PROJECT, cast(Grid, grid), given)
@@ -126,7 +126,7 @@ def _wire(place: Path, grid: Counted, cases: Sequence[Square], repeats: int) -> 
 
 
 def _echo(grid: Counted, nodes: Sequence[int], x: Tensor) -> float:
-    """Seconds that the same array takes to all nodes and back, in an app that does nothing else."""
+    """Return the seconds to send the same array to all nodes and back, in an app that does nothing else."""
     start = time.perf_counter()
     record = ArrayRecord([x.numpy()])
     messages = [Message(RecordDict({"arrays": record}), node, "train.echo", ttl=DEADLINE) for node in nodes]
@@ -141,14 +141,14 @@ def _echo(grid: Counted, nodes: Sequence[int], x: Tensor) -> float:
 
 
 def ingest(parameters: int, replies: int = 20) -> tuple[float, int]:
-    """(seconds, bytes) of a reply to the server: parsed, looked at, admitted, added to the sum; one thread, the median."""
+    """Return the median (seconds, bytes) to process a reply on one thread: parse, check, admit, add to the sum."""
     algorithm, x = algorithm_of("fedavg"), torch.zeros(parameters)
     order = Order("updates", x, x[:0], {}, 0, [(0, 1)])
     fields, metrics = layout(algorithm, "updates", [x.shape])
     update = torch.randn(1, parameters)
     numbers = {name: torch.ones(1, 1) for name in metrics}
     upload = Upload({"update": update, "square": sq(update)}, numbers, {}, [update.nbytes])
-    # Messages are of the process that Flower starts for an app; this is none.
+    # Flower's messages need the identity of an app's process, which this process is not.
     TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
     data = message_to_proto(Message(records.uploaded(upload, order), 1, "train.updates")).SerializeToString()
     total, seconds = WeightedMean(), []
@@ -165,7 +165,7 @@ def ingest(parameters: int, replies: int = 20) -> tuple[float, int]:
 def simulate(nodes: int) -> None:
     from flwr.simulation import run_simulation
 
-    app = importlib.import_module(APP)  # by its name, so that Ray's workers find it
+    app = importlib.import_module(APP)  # imported by name, so that Ray's workers find it
     lean: Any = {"num_cpus": os.cpu_count(), "include_dashboard": False}
     run_simulation(
         app.server, app.client, nodes, backend_config={"client_resources": {"num_cpus": 1}, "init_args": lean}

@@ -1,6 +1,6 @@
-"""Engines of many processes, for the benchmarks that measure them: torchrun, a Flower simulation, a Flower deployment.
+"""Launch multi-process engines for benchmarks: torchrun, a Flower simulation, a Flower deployment.
 
-All of it on the loopback interface, on ports that the system chose. What a process does is in `job.json` in its folder.
+All of them use the loopback interface and free ports. `job.json` in the folder of a process describes its job.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING, Any
 
 from fedstride.research.bench.engines import EngineFailed
 
-if TYPE_CHECKING:  # nodes of Flower import this file for every message
+if TYPE_CHECKING:  # Flower's nodes import this file for every message
     from fedstride.research.bench.speed import Say
 
 JOB, ENDED, APP = "job.json", "ended", "engines_app"
-PATIENCE = 180.0  # seconds that a server has to start
-LONGEST = 7200.0  # seconds of a job
-LOOK = 30.0  # seconds from one question how a deployed run is doing to the next: each costs a second of a core
+PATIENCE = 180.0  # seconds until a server must have started
+LONGEST = 7200.0  # seconds until a job must have ended
+LOOK = 30.0  # seconds between status queries of a deployed run; each costs a second of a core
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 QUIET = {
-    **{"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"},  # the first: Ray on loopback only
+    **{"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"},  # the first restricts Ray to loopback
     **{"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"},
 }
 PYPROJECT = f"""[project]
@@ -50,9 +50,9 @@ clientapp = "{APP}:client"
 
 [tool.flwr.app.config]
 """
-PROGRAM = '''"""An app for Flower that trains with fedstride, and one that does not: its clients send back what they get."""
+PROGRAM = '''"""A Flower app that trains with fedstride, and a minimal one whose clients return the arrays that they receive."""
 
-import torch  # as in every app that trains with it; fedstride is imported where it is used, and is no part of the other app
+import torch  # as in every training app; fedstride is imported only where it is used, not for the minimal app
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
@@ -86,19 +86,19 @@ for register in (client.query("about"), client.train("gradients"), client.train(
 
 
 def missing(*packages: str) -> str:
-    """What to say of an engine that needs these packages; nothing if they are there."""
+    """Return a note if a required package is not installed, else an empty string."""
     if all(importlib.util.find_spec(name) for name in packages):
         return ""
     return "not installed (pip install 'fedstride[flower]'" + (" 'flwr[simulation]')" if "ray" in packages else ")")
 
 
 class Launched:
-    """Processes by name. Use it as a context: all of them, and all that they started, end with it."""
+    """Processes by name, to be used as a context manager that ends them and all their descendants."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.tag = folder, f"FEDSTRIDE_BENCH={uuid.uuid4().hex}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.runs: dict[str, tuple[str, float]] = {}  # of Flower deployments: number, when it was looked at
+        self.runs: dict[str, tuple[str, float]] = {}  # Flower deployments: run id, time of the last query
 
     def __enter__(self) -> Launched:
         return self
@@ -111,7 +111,7 @@ class Launched:
             process.wait()
 
     def place(self, name: str, job: Mapping[str, Any]) -> Path:
-        """The folder of an engine, with its job."""
+        """Create the folder of an engine, with its job."""
         place = self.folder / name
         place.mkdir(parents=True)
         (place / JOB).write_text(json.dumps(job))
@@ -134,7 +134,7 @@ class Launched:
         self._start(name, [sys.executable, "-m", "fedstride.research.bench.federated", str(nodes)], variables)
 
     def deployment(self, name: str, job: Mapping[str, Any], nodes: int) -> None:
-        """A SuperLink, its SuperNodes, and a run. Without TLS: it does not leave this machine."""
+        """Start a SuperLink, its SuperNodes and a run, without TLS, because traffic stays on this machine."""
         place = self.place(name, job)
         self._app(place)
         variables, port, programs = self._flower(place), free_port(), Path(sys.executable).parent
@@ -158,7 +158,7 @@ class Launched:
         self.runs[name] = self._ask(place, "run", str(place))["run-id"], time.monotonic()
 
     def wait(self, name: str, say: Say = lambda text: None, expected: Sequence[Path] = (), what: str = "") -> None:
-        """Until an engine has done its job; how many of the files that it is to write are there, is said."""
+        """Wait until an engine has finished its job, and report how many of the expected files exist."""
         end, said = time.monotonic() + LONGEST, -1
         while True:
             over, there = self.over(name), sum(path.exists() for path in expected)
@@ -172,7 +172,7 @@ class Launched:
             time.sleep(0.2)
 
     def over(self, name: str) -> bool:
-        """Whether an engine has done its job; EngineFailed if it never will."""
+        """Whether an engine has finished its job; raises EngineFailed if it failed."""
         place = self.folder / name
         if (place / ENDED).exists():
             why = (place / ENDED).read_text().strip()
@@ -193,7 +193,7 @@ class Launched:
         return False
 
     def check(self, name: str) -> int | None:
-        """The exit code of a process, None while it runs; EngineFailed if it is not 0."""
+        """Return the exit code of a process, None while it runs; raises EngineFailed if it is not 0."""
         code = self.processes[name].poll()
         if code:
             raise EngineFailed(f"{name} ended with code {code}{self._said(name)}")
@@ -209,7 +209,7 @@ class Launched:
                 cwd=place or self.folder / name,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for the benchmark, which ends them
+                start_new_session=True,  # only the benchmark receives Ctrl-C, and ends them
             )
 
     def _app(self, place: Path) -> None:
@@ -223,7 +223,7 @@ class Launched:
         }
 
     def _ask(self, place: Path, *arguments: str) -> dict[str, Any]:
-        """The answer of a flwr command; its exit code says nothing."""
+        """Return the answer of a flwr command, whose exit code is not meaningful."""
         command = [str(Path(sys.executable).parent / "flwr"), *arguments, "--format", "json"]
         env = {**os.environ, **self._flower(place)}
         done = subprocess.run(command, env=env, cwd=place, capture_output=True, text=True, timeout=PATIENCE)
@@ -236,7 +236,7 @@ class Launched:
         raise EngineFailed(f"flwr {arguments[0]} failed: {(done.stdout + done.stderr).strip()[-300:]}")
 
     def _said(self, name: str) -> str:
-        """The first error that a process printed, else its last line."""
+        """Return the first error that a process printed, else its last line."""
         lines = [text.strip()[:300] for text in (self.folder / f"{name}.log").read_text(errors="replace").splitlines()]
         told = [text for text in lines if "Error: " in text][:1] or [text for text in lines if text][-1:]
         return "".join(f": {text}" for text in told)
@@ -257,7 +257,7 @@ def _answers(address: str) -> bool:
 
 
 def end_all(tag: str) -> None:
-    """Every process with this in its environment: those of Flower and Ray are in groups of their own."""
+    """Kill every process with this tag in its environment, because Flower and Ray use their own process groups."""
     while found := [pid for pid in _everyone() if tag.encode() in _environment(pid)]:
         for pid in found:
             with suppress(ProcessLookupError):
@@ -272,5 +272,5 @@ def _everyone() -> list[int]:
 def _environment(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:  # it ended, or is somebody else's
+    except OSError:  # it ended, or belongs to another user
         return b""

@@ -1,4 +1,4 @@
-"""What the library costs over the loop that one would write by hand: a CNN on one thread, the same batches, interleaved."""
+"""Overhead over a hand-written loop: a CNN on one thread, on the same batches, in interleaved rounds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cnn() -> nn.Module:
 
 
 def by_hand(model: nn.Module, clients: list[tuple[Tensor, Tensor]], seed: int) -> Tensor:
-    """One round of FedAvg as anybody would write it, on the batches that fedstride draws."""
+    """Run one round of FedAvg as a hand-written loop, on the batches that fedstride draws."""
     total = torch.zeros_like(nn.utils.parameters_to_vector(model.parameters()))
     for client, (X, y) in enumerate(clients):
         local = copy.deepcopy(model).train()
@@ -53,14 +53,16 @@ def by_hand(model: nn.Module, clients: list[tuple[Tensor, Tensor]], seed: int) -
 
 @dataclass(frozen=True)
 class Measured:
-    by_hand: float  # seconds, median
-    fedstride: float
+    """The result so far."""
+
+    by_hand: float  # median seconds
+    fedstride: float  # median seconds
     ratio: float  # median of the paired ratios
-    difference: float  # of the two models, relative, in float64
+    difference: float  # relative difference of the two models in float64
 
 
 def measure(repeats: int = 15) -> Iterator[Measured]:
-    """After each pair of rounds, what is known so far."""
+    """Yield the result so far after each pair of rounds."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -82,7 +84,7 @@ def measure(repeats: int = 15) -> Iterator[Measured]:
 
 
 def _pair(model: nn.Module, data: list[tuple[Tensor, Tensor]]) -> tuple[float, float, float]:
-    """Seconds by hand and by fedstride, and the relative difference of the two models."""
+    """Return the seconds by hand and by fedstride, and the relative difference of the two models."""
     start = time.perf_counter()
     expected = by_hand(model, data, seed=0)
     seconds = time.perf_counter() - start

@@ -1,6 +1,6 @@
-"""fedstride bench parity: every recipe on every engine against the local one, after each round.
+"""fedstride bench parity: compare every recipe on every engine with the local engine, after each round.
 
-Processes of torchrun must have the same bits; nodes of Flower, who work alone, the same numbers up to rounding.
+torchrun must give bit-identical results; Flower's nodes, which compute clients separately, equal ones up to rounding.
 """
 
 from __future__ import annotations
@@ -29,9 +29,16 @@ from fedstride.research.bench.speed import Say, machine
 from fedstride.training.train import train
 
 MODULE = "fedstride.research.bench.parity"
-EXACT = ("participants", "lost", "gradients", "forwards", "bytes_up", "bytes_down")  # counts, on every engine
-GOOD = ("kept", "not installed", "not run")  # not run: in a record that is put together from several runs
-ROUNDING = 1e-10  # largest difference of a model, relative to its length
+EXACT = (
+    "participants",
+    "lost",
+    "gradients",
+    "forwards",
+    "bytes_up",
+    "bytes_down",
+)  # counts that must be equal on every engine
+GOOD = ("kept", "not installed", "not run")  # not run: in a record that is combined from several runs
+ROUNDING = 1e-10  # largest difference of a model, relative to its norm
 
 
 def file(folder: Path, recipe: str) -> Path:
@@ -39,7 +46,7 @@ def file(folder: Path, recipe: str) -> Path:
 
 
 def here(folder: Path, recipes: Sequence[str], rounds: int, engine: Engine) -> None:
-    """All recipes, on an engine of this process."""
+    """Run all recipes on an engine of this process."""
     for recipe in recipes:
         models, case = Models(), Digits(recipe, str(folder.parent))
         given = case.arguments(rounds)
@@ -54,9 +61,9 @@ def here(folder: Path, recipes: Sequence[str], rounds: int, engine: Engine) -> N
 class Lane:
     """An engine that is compared."""
 
-    start: Callable[[Launched, str, dict[str, Any]], None]  # (where, name, job)
-    bits: bool = False  # whether it promises the same bits
-    needs: tuple[str, ...] = ()  # packages
+    start: Callable[[Launched, str, dict[str, Any]], None]  # (launcher, name, job)
+    bits: bool = False  # whether it guarantees bit-identical results
+    needs: tuple[str, ...] = ()  # required packages
 
 
 def _torchrun(processes: int) -> Lane:
@@ -98,7 +105,7 @@ def measure(
 
 
 def _run(lane: Lane, name: str, folder: Path, job: dict[str, Any], say: Say) -> str:
-    """Why an engine has no results, or not all of them."""
+    """Run a lane; return the reason if some results are missing."""
     if note := missing(*lane.needs):
         return note
     expected = [file(folder / name, recipe) for recipe in job["recipes"]]
@@ -112,7 +119,7 @@ def _run(lane: Lane, name: str, folder: Path, job: dict[str, Any], say: Say) -> 
 
 
 def compare(expected: Path, found: Path, rounds: int, about: Mapping[str, Any]) -> dict[str, Any]:
-    """What an engine computed, beside the first rounds of what the local one did."""
+    """Compare the results of an engine with the first rounds of the local one."""
     if not found.exists():
         return {"status": "not installed" if about["note"].startswith("not installed") else "failed"}
     (x, history), (own, rows) = _read(expected), _read(found)
@@ -125,7 +132,7 @@ def compare(expected: Path, found: Path, rounds: int, about: Mapping[str, Any]) 
 
 
 def _read(path: Path) -> tuple[Tensor, list[dict[str, Any]]]:
-    """(models, history without the clock)."""
+    """Return (models, history without seconds)."""
     tensors, meta = unpack(path.read_bytes(), str(path))
     return tensors["x"], [{k: v for k, v in row.items() if k != "seconds"} for row in meta["history"]]
 
@@ -158,13 +165,14 @@ def notes(report: Mapping[str, Any]) -> list[str]:
 
 
 def about(report: Mapping[str, Any]) -> str:
-    """What the figures are."""
+    """Describe the figures."""
     cells = [c["difference"] for row in report["recipes"].values() for c in row.values() if "difference" in c]
     seconds = ", ".join(f"{name} {about['seconds']:.0f} s" for name, about in report["engines"].items())
     return (
-        f"{report['problem']}. Largest difference of the model from the local engine's after any round, relative to its "
-        f"length: {max(cells, default=0.0):.1e}; torchrun must have the same bits, in the model and in the whole history but "
-        f"its seconds, Flower less than {report['bound']:.0e} and the same counts. Took: {seconds}; load {report['load']:.1f} before."
+        f"Problem: {report['problem']}. The largest difference from the local engine's model after any round, relative to its "
+        f"norm, is {max(cells, default=0.0):.1e}. torchrun must be bit-identical in the model and in the history except for "
+        f"seconds. Flower must differ by less than {report['bound']:.0e} and have the same counts. "
+        f"Duration: {seconds}; load {report['load']:.1f} before the run."
     )
 
 
@@ -172,7 +180,7 @@ def markdown(report: Mapping[str, Any]) -> str:
     return "\n\n".join([about(report), as_markdown(table(report)), *(f"- {note}" for note in notes(report))])
 
 
-if __name__ == "__main__":  # as torchrun starts it
+if __name__ == "__main__":  # started by torchrun
     place = Path(sys.argv[1])
     job = json.loads((place / JOB).read_text())
     here(place, job["recipes"], job["rounds"], Torchrun())

@@ -1,4 +1,4 @@
-"""What was measured, for readers: rows of a table, Markdown, a page with charts, and a picture."""
+"""Presentation of `fedstride bench speed`: rows of a table, Markdown, a page with charts, and a picture."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from fedstride.research.bench.engines import BY_HAND, FEDSTRIDE
 from fedstride.research.bench.speed import PLAIN, TARGETS
 
 Report = dict[str, Any]
-BUSY = 0.05  # a load by others from which on figures mean little: threads that wait for each other slow down most
+BUSY = 0.05  # load by other programs above which figures are unreliable, because waiting threads slow down most
 Rows = list[list[str]]
 
 
 def rivals(report: Report) -> list[str]:
-    """The engines that are compared with the loop by hand, in the order in which they were asked for."""
+    """Return the engines that are compared with the hand-written loop, in the requested order."""
     every = dict.fromkeys(n for result in report["workloads"].values() for n in result["engines"])
     return [n for n in every if n not in (BY_HAND.name, PLAIN)]
 
 
 def table(report: Report) -> Rows:
-    """Head first: times faster than by hand; then what the figures rest on."""
+    """Return the table, header first: speed-ups over the hand-written loop, and supporting figures."""
     engines = rivals(report)
     head = ["work", "by hand, s/round", *engines, "target", "of matmul peak", "memory, MiB", "difference"]
     rows = [head]
@@ -67,12 +67,12 @@ def claims(report: Report) -> Rows:
 
 
 def notes(report: Report) -> list[str]:
-    """One line for everything that has no figure."""
+    """Return one line for every missing or unreliable figure."""
     found: dict[str, None] = {}
     for name, result in report["workloads"].items():
         if result["foreign_load"] > BUSY:
             found[
-                f"{name}: other programs used up to {result['foreign_load']:.0%} of the cores; measure again when they rest"
+                f"{name}: other programs used up to {result['foreign_load']:.0%} of the cores; repeat on an idle machine"
             ] = None
         for engine, t in result["engines"].items():
             if t["status"] not in ("ok", "unsupported"):
@@ -98,7 +98,7 @@ def markdown(report: Report) -> str:
 
 
 def page(report: Report) -> str:
-    """One file that needs nothing else."""
+    """Return a self-contained HTML page."""
     results = report["workloads"]
     bars = [
         {
@@ -106,7 +106,7 @@ def page(report: Report) -> str:
             "orientation": "h",
             "name": html.escape(engine),
             "y": list(results),
-            "base": 1,  # by hand; a bar is as long as its x
+            "base": 1,  # the hand-written loop; x is the length of a bar
             "x": [(t := r["engines"].get(engine)) and t["ratio"] and t["ratio"] - 1 for r in results.values()],
             "customdata": [(t := r["engines"].get(engine)) and t["ratio"] for r in results.values()],
             "hovertemplate": "%{customdata:.3g}",
@@ -114,7 +114,7 @@ def page(report: Report) -> str:
         }
         for i, engine in enumerate(rivals(report))
     ]
-    x = {"type": "log", "title": {"text": "times faster than the loop written by hand"}, "showgrid": True}
+    x = {"type": "log", "title": {"text": "speed-up over the hand-written loop"}, "showgrid": True}
     y = {"autorange": "reversed", "nticks": len(results), "showgrid": False}
     layout = theme.layout(120 + 60 * len(results), xaxis=x, yaxis=y, showlegend=True, hovermode="y unified")
     figures = [("Speed", {"data": bars, "layout": layout})] if results else []
@@ -141,7 +141,7 @@ def page(report: Report) -> str:
 
 
 def svg(report: Report) -> str:
-    """Bars on a logarithmic axis, as a picture for documents."""
+    """Return a bar chart on a logarithmic axis for documents."""
     engines = rivals(report)
     bars = [  # workload, engine, ratio
         [(i, t["ratio"]) for i, e in enumerate(engines) if (t := r["engines"].get(e)) and t["ratio"]]

@@ -1,4 +1,4 @@
-"""What tuning costs, for readers: rows of tables, Markdown, one picture, and a page around it."""
+"""Presentation of `fedstride bench painless`: rows of tables, Markdown, a picture, and an HTML page."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ FIT = (
 
 
 def rivals(report: Report) -> list[str]:
-    """Those of the three that were run, and the best of them."""
+    """Return those of the three baselines that were run, and the best of them."""
     return list(next(iter(report["ahead"].values())))
 
 
 def by_task(report: Report) -> Rows:
-    """Scores of the three tuned methods and of `auto`, and points ahead with 95 % intervals over the seeds."""
+    """Return the scores of the three tuned methods and of `auto`, and its lead with 95 % intervals over the seeds."""
     three = [name for name in THREE if name in rivals(report)]
     scores = [f"{NAMES[name]}, tuned" for name in three]
     ahead = [f"ahead of {NAMES[name]}" for name in rivals(report)]
@@ -49,7 +49,7 @@ def by_task(report: Report) -> Rows:
 
 
 def by_group(report: Report) -> Rows:
-    """`auto` against each rival, over the tasks of a group; in brackets those whose interval leaves out 0."""
+    """Compare `auto` with each rival over the tasks of a group; brackets count intervals that do not contain 0."""
     rows = [["group", "tasks", "ahead of tuned", "mean", "median", "worst", "worst on", "won", "lost"]]
     for group, some in report["groups"].items():
         for rival, s in some.items():
@@ -58,7 +58,7 @@ def by_group(report: Report) -> Rows:
 
 
 def by_method(report: Report) -> Rows:
-    """Each method over all tasks: points ahead of tuned FedAvg, and what finding its setting cost in runs of `auto`."""
+    """Return, for each method over all tasks, its lead over tuned FedAvg and its tuning cost in runs of `auto`."""
     head = ["method", "settings", "at an edge", "diverged", "mean", "median", "worst", "worst on"]
     rows = [[*head, "gradients", "forwards", "bytes", "seconds"]]
     found = {task: _by_method(report, task) for task in report["tasks"]}
@@ -90,7 +90,7 @@ def by_method(report: Report) -> Rows:
 
 
 def scaled(report: Report) -> Rows:
-    """Points that `auto` loses where the problem is multiplied by a number."""
+    """Return the points that `auto` loses when inputs or losses are scaled."""
     if not report["scaled"]:
         return [["task"]]
     rows = [["points lost", *next(iter(report["scaled"].values()))]]
@@ -120,13 +120,13 @@ def markdown(report: Report) -> str:
 
 
 def variants(report: Report) -> Rows:
-    """Of an ablation: points ahead of `auto`, over the tasks."""
+    """Return the lead of each variant over `auto` in an ablation, over the tasks."""
     rows = [["variant of auto", "mean", "median", "worst", "worst on", "won", "lost"]]
     return rows + [[name, *_summed(s)] for name, s in report["variants"].items()]
 
 
 def variants_by_task(report: Report) -> Rows:
-    """Of an ablation: the score of `auto`, and points ahead of it with 95 % intervals over the seeds."""
+    """Return the score of `auto` and the lead of each variant with 95 % intervals, by task of an ablation."""
     rows = [["task", "auto", *report["variants"]]]
     for task, scores in report["scores"].items():
         ahead = [_interval(report["ahead"][name][task]) for name in report["variants"]]
@@ -135,7 +135,7 @@ def variants_by_task(report: Report) -> Rows:
 
 
 def ordered(report: Report) -> list[str]:
-    """Tasks by group, and within a group from the most points ahead of tuned FedAvg to the least."""
+    """Return the tasks by group, and within a group by decreasing lead over tuned FedAvg."""
     groups = list(GROUPS)
     return sorted(
         report["tasks"],
@@ -146,7 +146,7 @@ def ordered(report: Report) -> list[str]:
 # The picture
 
 LEFT, WIDTH, RIGHT, ROW = 300, 380, 70, 16  # pixels: names, scale, price; height of a row
-LIMITS = (-10.0, 20.0)  # points; what lies beyond is an arrow with a number
+LIMITS = (-10.0, 20.0)  # points; values outside are drawn as an arrow with a number
 CLASSES = {  # colours of theme.py, for light and dark pages
     **{name: theme.PAGE[name] for name in ("ink", "muted", "rule")},
     "fedavg": theme.SERIES[0],
@@ -155,7 +155,7 @@ CLASSES = {  # colours of theme.py, for light and dark pages
 
 
 def svg(report: Report) -> str:
-    """One row per task: points of `auto` ahead of tuned FedAvg with their interval, and of the best of the three."""
+    """Draw one row per task: the lead of `auto` over tuned FedAvg with its interval, and over the best of the three."""
     low, high = _range(report)
 
     def at(points: float) -> float:
@@ -202,7 +202,7 @@ def svg(report: Report) -> str:
 
 
 def _range(report: Report) -> tuple[float, float]:
-    """Of the scale: all means and intervals, within the limits."""
+    """Return the range of the scale: all means and intervals, within the limits."""
     shown = [d for ahead in report["ahead"].values() for name, d in ahead.items() if name in ("fedavg", BEST)]
     low = min(d["mean"] - (d["half"] or 0) for d in shown)
     high = max(d["mean"] + (d["half"] or 0) for d in shown)
@@ -210,7 +210,7 @@ def _range(report: Report) -> tuple[float, float]:
 
 
 def _mark(d: Difference, y: int, at: Any, limits: tuple[float, float], kind: str) -> list[str]:
-    """A dot with its interval, or an arrow with a number where the dot is off the scale."""
+    """Draw a dot with its interval, or an arrow with a number if it is off the scale."""
     mean, half = d["mean"], d["half"] or 0.0
     if limits[0] <= mean <= limits[1]:
         line = f'<path class="{kind} line" d="M{at(mean - half):.1f} {y}H{at(mean + half):.1f}"/>' if half else ""
@@ -218,7 +218,7 @@ def _mark(d: Difference, y: int, at: Any, limits: tuple[float, float], kind: str
             return [f'<circle class="best hollow" cx="{at(mean):.1f}" cy="{y}" r="3.5"/>']
         return [line, f'<circle class="{kind}" cx="{at(mean):.1f}" cy="{y}" r="4.5"/>']
     way = 1 if mean > limits[1] else -1
-    tip, inside = at(mean), 34 if kind == "best" else 0  # two arrows of a row stand side by side
+    tip, inside = at(mean), 34 if kind == "best" else 0  # two arrows of a row are drawn side by side
     start = tip - way * (9 + inside)
     arrow = f'<path class="{kind}" d="M{start:.1f} {y - 4}L{start + way * 8:.1f} {y}L{start:.1f} {y + 4}Z"/>'
     return [arrow, _text(start - way * 3, y + 4, f"{mean:+.0f}", kind, "end" if way > 0 else "start")]
@@ -229,7 +229,7 @@ def _text(x: float, y: float, words: str, colour: str, anchor: str = "start", mo
 
 
 def _style() -> str:
-    """The page behind the picture shows through: only the colours of what is drawn follow its light or dark scheme."""
+    """Return the styles; the background is transparent, and the colours follow the light or dark scheme."""
 
     def colours(i: int) -> str:
         filled = "".join(f".{name}{{fill:{both[i]}}}" for name, both in CLASSES.items())
@@ -242,7 +242,7 @@ def _style() -> str:
 
 
 def page(report: Report) -> str:
-    """One file that needs nothing else."""
+    """Return a self-contained HTML page."""
     style = (
         ":root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2rem auto;padding:0 1rem}"
         "svg{max-width:840px}table{font-size:13px}td,th{padding:2px 10px;text-align:right}td:first-child,th:first-child{text-align:left}"
@@ -265,7 +265,7 @@ def _by_method(report: Report, task: str) -> dict[str, Any]:
 
 
 def _price(found: dict[str, Any]) -> float:
-    """Gradients of all runs of FedAvg over those of `auto`."""
+    """Return the gradients of all runs of FedAvg divided by those of `auto`."""
     return float(found["fedavg"]["gradients"] / max(1, found["auto"]["gradients"]))
 
 

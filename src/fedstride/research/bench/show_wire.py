@@ -1,4 +1,4 @@
-"""What fedstride bench wire measured, for readers: rows of tables, and Markdown."""
+"""Presentation of `fedstride bench wire`: rows of tables, and Markdown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FLOWER = ("simulation", "deployment")
 
 
 def sizes(report: Report) -> Rows:
-    """Seconds per round by the size of the model."""
+    """Return the seconds per round by the size of the model."""
     rows = [["parameters", "local", "torchrun, 2 processes"]]
     for name in FLOWER:
         rows[0] += [f"{name}: Flower alone", "with fedstride", "added"]
@@ -32,8 +32,8 @@ def sizes(report: Report) -> Rows:
 
 
 def growth(report: Report) -> Rows:
-    """Seconds per round by the number of clients."""
-    rows = [["engine", "parameters", "clients", "s a round", "ms a client", "Flower alone, s", "memory, MiB"]]
+    """Return the seconds per round by the number of clients."""
+    rows = [["engine", "parameters", "clients", "s per round", "ms per client", "Flower alone, s", "memory, MiB"]]
     for name, results in _square(report).items():
         for timed in results:
             case, seconds = timed["case"], statistics.median(timed["seconds"])
@@ -48,7 +48,7 @@ def growth(report: Report) -> Rows:
 
 
 def sizes_of_messages(report: Report) -> Rows:
-    """Bytes of a round: what fedstride counts, and what the messages are."""
+    """Return the bytes of a round: as counted by fedstride, and of the actual messages."""
     rows = [["engine", "parameters", "clients", "counted down", "of messages", "counted up", "of messages"]]
     for name, results in _square(report).items():
         for timed in results:
@@ -61,7 +61,7 @@ def sizes_of_messages(report: Report) -> Rows:
 
 
 def cnn(report: Report) -> Rows:
-    rows = [[f"CNN of 582,026 parameters, {CNN_CLIENTS} clients", "s a round", "times faster"]]
+    rows = [[f"CNN of 582,026 parameters, {CNN_CLIENTS} clients", "s per round", "times faster"]]
     found = {name: timed[0] for name, timed in report["engines"].items() if name.startswith("cnn")}
     for name, timed in found.items():
         first = found.get("cnn, 1 process", timed)
@@ -71,19 +71,19 @@ def cnn(report: Report) -> Rows:
 
 
 def paper(report: Report) -> Rows:
-    """By the size of the cohort, what a round asks of the server."""
+    """Return the estimated load of the server in a round, by the size of the cohort."""
     lines: dict[str, Callable[[Report], str]] = {
-        "down, and up, GB": lambda p: f"{p['bytes_each_way'] / 1e9:.1f}",
-        f"at {8 * NETWORK / 1e9:.0f} Gbit/s, s": lambda p: f"{p['network_seconds']:.1f}",
-        "to take the replies in, core s": lambda p: f"{p['ingest_core_seconds']:.0f}",
-        "the sum, replies in the cohort's order, MB": lambda p: f"{p['sum_bytes_in_order'] / 1e6:,.0f}",
-        "the sum, replies in any order, MB": lambda p: f"{p['sum_bytes_as_they_come'] / 1e6:,.0f}",
-        "all replies at once, MB": lambda p: f"{p['sum_bytes_all_at_once'] / 1e6:,.0f}",
-        f"signs of life of {DEVICES:,} nodes, a second": lambda p: f"{p['heartbeats_per_second']:,.0f}",
-        "one look at who is online, MB": lambda p: f"{p['node_list_bytes'] / 1e6:.0f}",
+        "traffic in each direction, GB": lambda p: f"{p['bytes_each_way'] / 1e9:.1f}",
+        f"transfer time at {8 * NETWORK / 1e9:.0f} Gbit/s, s": lambda p: f"{p['network_seconds']:.1f}",
+        "processing of the replies, core s": lambda p: f"{p['ingest_core_seconds']:.0f}",
+        "memory of the sum, replies in the cohort's order, MB": lambda p: f"{p['sum_bytes_in_order'] / 1e6:,.0f}",
+        "memory of the sum, replies in any order, MB": lambda p: f"{p['sum_bytes_as_they_come'] / 1e6:,.0f}",
+        "memory of all replies, MB": lambda p: f"{p['sum_bytes_all_at_once'] / 1e6:,.0f}",
+        f"heartbeats of {DEVICES:,} nodes, per second": lambda p: f"{p['heartbeats_per_second']:,.0f}",
+        "list of online nodes, MB": lambda p: f"{p['node_list_bytes'] / 1e6:.0f}",
     }
     cohorts = report["paper"]
-    rows = [["a round, on paper", *(f"cohort of {p['cohort']:,}" for p in cohorts)]]
+    rows = [["estimate for a round", *(f"cohort of {p['cohort']:,}" for p in cohorts)]]
     return rows + [[what, *(show(p) for p in cohorts)] for what, show in lines.items()] if cohorts else rows
 
 
@@ -92,10 +92,10 @@ TABLES = {"sizes": sizes, "growth": growth, "messages": sizes_of_messages, "cnn"
 
 def about(report: Report) -> str:
     m, server = report["machine"], report["server"]
-    reply = f"; a reply of 1e6 parameters is taken in in {1e3 * server['seconds_per_reply']:.1f} ms" if server else ""
+    reply = f"; processing a reply of 1e6 parameters takes {1e3 * server['seconds_per_reply']:.1f} ms" if server else ""
     return (
-        f"{m['cpu']}, {m['cores']} cores, load {report['load']:.1f} before; PyTorch {m['torch']}; "
-        f"medians of {report['repeats']} rounds that alternate{reply}."
+        f"{m['cpu']}, {m['cores']} cores, load {report['load']:.1f} before the run; PyTorch {m['torch']}; "
+        f"medians of {report['repeats']} alternating rounds{reply}."
     )
 
 

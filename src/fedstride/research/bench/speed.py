@@ -1,6 +1,6 @@
-"""fedstride bench speed: the engine against the loop one would write by hand, and against other libraries.
+"""fedstride bench speed: compare the local engine with a hand-written loop and with other libraries.
 
-Right before fast: an engine whose model is not the hand-written loop's, on the same batches in float64, gets no time.
+An engine is timed only if its model equals that of the hand-written loop, on the same batches in float64.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from fedstride.research.bench.workloads import GROWTH, Workload
 Say = Callable[[str], object]
 TARGETS = {"linear": 30.0, "softmax": 4.5, "cnn": 1.6, "lstm": 1.3, "resnet18": 1.1}  # times faster than by hand
 OVER_PEERS = {"softmax": 5.0, "cnn": 1.7}  # times faster than pfl and Flower
-TRIAL = 0.4  # what a trial of Armijo's search may cost: a forward pass is a third of a step
-MEMORY = 2 * 2**30  # bytes, with 100,000 clients
-PLAIN = "plain SGD"  # what Armijo's cost is relative to
+TRIAL = 0.4  # allowed cost of a trial of Armijo's search; a forward pass is a third of a step
+MEMORY = 2 * 2**30  # bytes allowed with 100,000 clients
+PLAIN = "plain SGD"  # reference for Armijo's cost
 
 
 @dataclass
 class Timed:
-    """One engine on one workload."""
+    """The measurements of one engine on one workload."""
 
-    status: str = "ok"  # wrong, failed, missing, or unsupported
+    status: str = "ok"  # or wrong, failed, missing, unsupported
     note: str = ""
-    difference: float | None = None  # of the model from the hand-written loop's, relative to the way trained
+    difference: float | None = None  # from the model of the hand-written loop, relative to the distance trained
     bound: float | None = None
     checked_in: str | None = None
-    seconds: list[float] = field(default_factory=list)  # per round, one for each repeat
-    ratio: float | None = None  # seconds by hand / seconds, paired, the median
+    seconds: list[float] = field(default_factory=list)  # per round, one value per repeat
+    ratio: float | None = None  # median of the paired ratios seconds by hand / seconds
     peak_bytes: int | None = None
     share_of_peak: float | None = None  # of the machine's float32 matrix product, in FLOPs
     about: dict[str, Any] = field(default_factory=dict)
@@ -51,10 +51,10 @@ class Timed:
 
 @dataclass
 class Surroundings:
-    """Of the machine while the engines were timed."""
+    """The state of the machine while the engines were timed."""
 
-    matmul_flops: float = 0.0  # per second in float32, with PyTorch's own threads: the best seen
-    foreign_load: float = 0.0  # largest share of its cores that others used in a repeat; with more than a little, threads wait for each other
+    matmul_flops: float = 0.0  # best float32 rate with PyTorch's own threads, per second
+    foreign_load: float = 0.0  # largest share of the cores that other programs used in a repeat
 
     def look(self, n: int = 1536) -> None:
         A = torch.ones(n, n)
@@ -72,9 +72,7 @@ class Surroundings:
         start, all_before, before = used()
         yield
         end, all_after, after = used()
-        ours = sum(
-            t - before.get(pid, 0.0) for pid, t in after.items()
-        )  # a process that has ended since counts for nothing
+        ours = sum(t - before.get(pid, 0.0) for pid, t in after.items())  # without processes that have ended
         share = (all_after - all_before - ours) / (end - start) / (os.cpu_count() or 1)
         self.foreign_load = max(self.foreign_load, share)
 
@@ -83,11 +81,11 @@ Lanes = dict[str, tuple[Engine, Workload]]
 
 
 def compare(workload: Workload, chosen: Sequence[Engine], repeats: int, say: Say) -> dict[str, Any]:
-    """One workload on several engines, whose repeats alternate."""
+    """Compare several engines on one workload, with alternating repeats."""
     found = {e.name: Timed(bound=e.bound, checked_in=e.dtype) for e in chosen}
     for e in chosen:
         if e.peer and e.name not in workload.peers:
-            found[e.name].fail("unsupported", "the benchmark has no program for it")
+            found[e.name].fail("unsupported", "not supported by the benchmark")
         elif e.missing:
             found[e.name].fail("missing", "not installed: make bench-peers")
     around = Surroundings()
@@ -110,7 +108,7 @@ def compare(workload: Workload, chosen: Sequence[Engine], repeats: int, say: Say
 
 
 def _check(workload: Workload, chosen: list[Engine], found: dict[str, Timed], folder: Path, say: Say) -> None:
-    """Two rounds by each engine; the first, by hand, is the reference."""
+    """Run two rounds on each engine and compare the models; the first engine, by hand, is the reference."""
     work = workload.to_check()
     for dtype in {e.dtype for e in chosen}:
         replace(work, dtype=dtype).write(folder / dtype)
@@ -118,7 +116,7 @@ def _check(workload: Workload, chosen: list[Engine], found: dict[str, Timed], fo
         workers = [stack.enter_context(Worker(e, folder / e.dtype)) for e in chosen]
         _await(workers)
         for engine, worker in zip(chosen, workers, strict=True):
-            say(f"{workload.name}: is {engine.name} right?")
+            say(f"{workload.name}: checking {engine.name}")
             timed = found[engine.name]
             try:
                 before, after = _trained(worker, work.rounds, folder / "model.npy")
@@ -132,19 +130,20 @@ def _check(workload: Workload, chosen: list[Engine], found: dict[str, Timed], fo
             timed.difference = float(np.linalg.norm(after - reference) / np.linalg.norm(reference - start))
             if not timed.difference <= engine.bound:
                 timed.fail(
-                    "wrong", f"differs by {timed.difference:.1e} from the loop by hand; {engine.bound:.0e} is allowed"
+                    "wrong",
+                    f"differs by {timed.difference:.1e} from the hand-written loop; the limit is {engine.bound:.0e}",
                 )
 
 
 def _await(workers: Iterable[Worker]) -> None:
-    """Until all have started, side by side; one that fails will say so when it is asked to work."""
+    """Wait until all workers have started; failures are reported by their next request."""
     for worker in workers:
         with suppress(EngineFailed):
             worker.ask(do="hello")
 
 
 def _trained(worker: Worker, rounds: int, file: Path) -> list[Any]:
-    """An engine's model before and after its rounds."""
+    """Return an engine's model before and after its rounds."""
     models = []
     for n in (0, rounds):
         if n:
@@ -163,7 +162,7 @@ def _time(lanes: Lanes, found: dict[str, Timed], repeats: int, folder: Path, aro
                 replace(workload, rounds=1 + repeats * workload.rounds).write(place)
             workers[name] = stack.enter_context(Worker(engine, place))
         _await(workers.values())
-        for repeat in range(-1, repeats):  # the first warms up
+        for repeat in range(-1, repeats):  # the first is a warm-up
             around.look()
             with around.watch(list(workers.values())) if repeat >= 0 else nullcontext():
                 for name, worker in list(workers.items()):
@@ -182,7 +181,7 @@ def _time(lanes: Lanes, found: dict[str, Timed], repeats: int, folder: Path, aro
 
 
 def growth(say: Say) -> dict[str, list[dict[str, Any]]]:
-    """Seconds per round and peak memory of fedstride as one number grows; a process for each point."""
+    """Measure seconds per round and peak memory of fedstride as one quantity grows, with a process for each point."""
     found: dict[str, list[dict[str, Any]]] = {}
     for what, points in GROWTH.items():
         for n, workload in points.items():
@@ -207,7 +206,7 @@ def _point(n: int, workload: Workload, rounds: int, folder: Path) -> dict[str, A
 
 
 def claims(workloads: dict[str, Any], grown: dict[str, Any]) -> list[dict[str, Any]]:
-    """What is promised, beside what was measured."""
+    """Return the targets with the measured values."""
     found = []
 
     def claim(what: str, measured: float, relation: str, bound: float) -> None:

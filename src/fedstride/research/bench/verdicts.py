@@ -1,4 +1,4 @@
-"""Points of `auto` ahead of tuned methods: by task with an interval over the seeds, by group, and against targets."""
+"""Lead of `auto` over tuned methods in points: by task with an interval over the seeds, by group, and with targets."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 from fedstride.research.bench.tasks import GROUPS
 from fedstride.research.verify.law import KEEPS
 
-THREE = ("fedavg", "fedavgm", "fedexp")  # what `auto` is compared with, one by one and with the best of them
+THREE = ("fedavg", "fedavgm", "fedexp")  # the methods that `auto` is compared with, and the best of them
 BEST = "best of three"
 EVERY = "all tasks"
-# Student's t at 97.5 % for 1, 2, ... degrees of freedom; the last one for more of them too, a little too wide.
+# Student's t at 97.5 % for 1, 2, ... degrees of freedom; the last value is also used for more, which is conservative.
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
-Difference = dict[str, Any]  # "mean", "half" (of the 95 % interval, None for one seed), "seeds"
-Rows = dict[str, list[dict[str, Any]]]  # what was tried, by task
+Difference = dict[str, Any]  # "mean", "half" (half width of the 95 % interval, None for one seed), "seeds"
+Rows = dict[str, list[dict[str, Any]]]  # results of the methods, by task
 Pick = Callable[..., str] | None  # min or max over names of tasks; None: the mean
 
 
 def paired(ours: Sequence[float], theirs: Sequence[float]) -> Difference:
-    """The difference of two methods, seed by seed: its mean and 95 % interval."""
+    """Return the paired difference of two methods over the seeds: its mean and 95 % interval."""
     each = [a - b for a, b in zip(ours, theirs, strict=True)]
     n = len(each)
     half = STUDENT[min(n - 1, len(STUDENT)) - 1] * statistics.stdev(each) / math.sqrt(n) if n > 1 else None
@@ -30,7 +30,7 @@ def paired(ours: Sequence[float], theirs: Sequence[float]) -> Difference:
 
 
 def ahead(rows: Sequence[dict[str, Any]]) -> dict[str, Difference]:
-    """`auto` against each of the three that was run, and against the one with the highest score if all were."""
+    """Compare `auto` with each of the three methods that was run, and with the best of them if all were."""
     by = {row["method"]: row for row in rows}
     found = {name: paired(by["auto"]["scores"], by[name]["scores"]) for name in THREE if name in by}
     if len(found) == len(THREE):
@@ -40,7 +40,7 @@ def ahead(rows: Sequence[dict[str, Any]]) -> dict[str, Difference]:
 
 
 def summary(values: dict[str, Difference]) -> dict[str, Any]:
-    """Over tasks. A task is won or lost clearly if its interval is on one side of 0."""
+    """Summarise over tasks. A task is clearly won or lost if its interval does not contain 0."""
     means = {task: d["mean"] for task, d in values.items()}
     low = {task: d["mean"] - (d["half"] or 0) for task, d in values.items()}
     high = {task: d["mean"] + (d["half"] or 0) for task, d in values.items()}
@@ -59,7 +59,7 @@ def summary(values: dict[str, Difference]) -> dict[str, Any]:
 
 
 def judge(tasks: dict[str, dict[str, Any]], rows: Rows, scaled: dict[str, dict[str, Difference]]) -> dict[str, Any]:
-    """Everything that follows from what was tried on each task, and from the costs of scaled problems."""
+    """Derive the whole report from the results on each task and from the costs of scaled problems."""
     each = {task: ahead(some) for task, some in rows.items()}
     groups: dict[str, list[str]] = {
         words: [task for task, about in tasks.items() if about["group"] == group] for group, words in GROUPS.items()
@@ -85,12 +85,12 @@ def judge(tasks: dict[str, dict[str, Any]], rows: Rows, scaled: dict[str, dict[s
 def _claims(
     group: str, tasks: Sequence[str], each: dict[str, dict[str, Difference]], rows: Rows
 ) -> list[dict[str, Any]]:
-    """What `auto` should reach in a group, and what it reached: on the worst task, or on the mean."""
+    """Return the targets and the results of `auto` in a group, on the worst task or on average."""
     by = {task: {row["method"]: row for row in rows[task]} for task in tasks}
     fedavg = {task: each[task]["fedavg"]["mean"] for task in tasks}
     best = {task: each[task][BEST]["mean"] for task in tasks if BEST in each[task]}
 
-    def per_step(currency: str) -> dict[str, float]:  # FedAvg takes one gradient a step
+    def per_step(currency: str) -> dict[str, float]:  # FedAvg uses one gradient per step
         return {t: some["auto"][currency] / max(1, some["fedavg"]["own_gradients"]) for t, some in by.items()}
 
     stated: list[tuple[str, dict[str, float], Pick, str, float]] = [
@@ -105,7 +105,7 @@ def _claims(
 
 
 def _scale_claims(scaled: dict[str, dict[str, Difference]]) -> list[dict[str, Any]]:
-    """What scaled inputs and losses cost: on the mean, and beyond the noise of the seeds."""
+    """Return the costs of scaled inputs and losses, on average and beyond the noise of the seeds."""
     costs = {f"{task}, {scale}": d for task, some in scaled.items() for scale, d in some.items()}
     if not costs:
         return []

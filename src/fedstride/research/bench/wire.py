@@ -1,6 +1,6 @@
-"""fedstride bench wire: what a round costs on each engine beside the work of the clients: seconds, and bytes on the wire.
+"""fedstride bench wire: overhead of a round on each engine, in seconds and in bytes on the wire.
 
-Clients take one step on one sample. In Flower, rounds alternate with those of a plain app that sends the same arrays back.
+Clients take one step on one sample. On Flower, rounds alternate with those of a minimal app that returns the same arrays.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from fedstride.wire import WeightedMean
 
 MODULE = "fedstride.research.bench.wire"
 SMALL, MIDDLE, LARGE = 100, 1000, 5000  # sides of a square layer: 1e4, 1e6 and 2.5e7 parameters
-NODES = 2  # of the deployment
+NODES = 2  # nodes of the deployment
 CNN_CLIENTS = 10
-ADDED = 1.0  # seconds that fedstride may add to a round of Flower, with 1e6 parameters
-TWICE = 1.7  # times faster that two processes should be
+ADDED = 1.0  # allowed overhead over a round of Flower in seconds, with 1e6 parameters
+TWICE = 1.7  # target speed-up of two processes
 DEVICES, COHORTS, PARAMETERS = 1_000_000, (1_000, 10_000), MIDDLE**2
-HEARTBEAT = 30.0  # seconds between two signs of life of a Flower node
+HEARTBEAT = 30.0  # seconds between heartbeats of a Flower node
 NETWORK = 10e9 / 8  # bytes per second and direction
 
 
-# What happens in the processes of a lane.
+# Code that runs in the processes of a lane.
 
 
 class Moved:
-    """Bytes that this process sends to others, in the terms of engine/torchrun/process_group.py."""
+    """Count the bytes that this process sends to others (see engine/torchrun/process_group.py)."""
 
     def __init__(self) -> None:
         self.said = self.traded = 0
@@ -65,10 +65,12 @@ class Moved:
 
 
 def lane(place: Path) -> None:
-    """All cases of a job, a round whenever it is this lane's turn."""
+    """Run all cases of a job, one round at each turn of this lane."""
     job = json.loads((place / JOB).read_text())
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    resource.setrlimit(resource.RLIMIT_DATA, (whole // 4, whole // 4))  # fail rather than take the machine down
+    resource.setrlimit(
+        resource.RLIMIT_DATA, (whole // 4, whole // 4)
+    )  # fail instead of exhausting the machine's memory
     local, rounds, moved, turn = Local(workers=job["workers"]), job["repeats"] + 1, Moved(), -1
     engine: Engine = Torchrun(local) if launched() else local
     torch.set_num_threads(1)
@@ -102,12 +104,12 @@ def lane(place: Path) -> None:
             replace_file(place / f"{i}.rank{number('RANK')}.json", json.dumps(moved.traded / rounds).encode())
 
 
-# What the command does.
+# Code of the command.
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured."""
+    """The cases to measure."""
 
     sides: tuple[int, ...] = (SMALL, MIDDLE, LARGE)
     many: tuple[int, ...] = (2, 10, 100, 1000)  # clients, on local and torchrun
@@ -115,12 +117,12 @@ class Plan:
     repeats: int = 5
 
     def cases(self, numbers: Sequence[int]) -> list[Square]:
-        """In the order of their memory; the largest model has few clients."""
+        """Return the cases in the order of their memory; the largest model has few clients."""
         return [Square(s, n) for s in self.sides for n in (numbers if s < LARGE else numbers[:1])]
 
 
 def measure(engines: Sequence[str], plan: Plan, say: Say) -> dict[str, Any]:
-    """engines: of local, torchrun, simulation, deployment and cnn."""
+    """Measure the engines: any of local, torchrun, simulation, deployment and cnn."""
     load, found, notes = os.getloadavg()[0], dict[str, list[dict[str, Any]]](), dict[str, str]()
 
     def attempt(name: str, work: Callable[[], dict[str, list[dict[str, Any]]]], *needs: str) -> None:
@@ -155,7 +157,7 @@ def measure(engines: Sequence[str], plan: Plan, say: Say) -> dict[str, Any]:
 def in_turns(
     lanes: Mapping[str, tuple[int, int | None]], cases: Sequence[Square], plan: Plan, say: Say
 ) -> dict[str, list[dict[str, Any]]]:
-    """Lanes (processes of torchrun, 0 without it; threads of each) whose rounds alternate."""
+    """Run lanes (processes of torchrun or 0 without it, threads per process) with alternating rounds."""
     job: dict[str, Any] = {"cases": [vars(c) for c in cases], "repeats": plan.repeats}
     with tempfile.TemporaryDirectory(prefix="fs-", ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary)
@@ -208,14 +210,14 @@ def in_flower(
 
 
 def server(say: Say) -> dict[str, Any]:
-    """What the server's side of a Flower round costs for each client, and how much of the sum's tree is open at most."""
+    """Measure the server's cost per client of a Flower round, and the largest number of open nodes of the sum's tree."""
     from fedstride.engine.flower.nodes import TOGETHER
     from fedstride.research.bench.federated import ingest
 
     def shuffled(m: int) -> Iterator[int]:
         return fetched(random.Random(0).sample(range(m), m), TOGETHER)
 
-    say("server: one reply after another")
+    say("server: processing replies")
     seconds, size = ingest(PARAMETERS)
     return {
         "parameters": PARAMETERS,
@@ -227,7 +229,7 @@ def server(say: Say) -> dict[str, Any]:
 
 
 def fetched(arrivals: Sequence[int], together: int) -> Iterator[int]:
-    """The order in which replies are fetched that arrive in this one: of those missing, so many are looked for, the first."""
+    """Yield the order in which replies are fetched, if the server polls only for the first `together` missing ones."""
     missing, here = list(range(len(arrivals))), set[int]()
     for position in arrivals:
         here.add(position)
@@ -237,7 +239,7 @@ def fetched(arrivals: Sequence[int], together: int) -> Iterator[int]:
 
 
 def open_nodes(order: Iterable[int]) -> int:
-    """The most vectors that the sum of a cohort holds at a time, when clients answer in this order."""
+    """Return the largest number of vectors that the sum of a cohort holds, if clients answer in this order."""
     total, most = WeightedMean(), 0
     for position in order:
         total.add(position, 1.0, {"update": torch.ones(1)})
@@ -246,12 +248,12 @@ def open_nodes(order: Iterable[int]) -> int:
 
 
 def added(timed: Mapping[str, Any]) -> float:
-    """Seconds over a plain app's round, paired, the median."""
+    """Return the median of the paired differences from a minimal app's round, in seconds."""
     return float(statistics.median(a - b for a, b in zip(timed["seconds"], timed["floor"], strict=True)))
 
 
 def claims(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What is promised, beside what was measured."""
+    """Return the targets with the measured values."""
     found, engines = [], report["engines"]
     for name in ("simulation", "deployment"):
         for timed in engines.get(name, ()):
@@ -270,7 +272,7 @@ def claims(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def on_paper(report: Mapping[str, Any]) -> list[dict[str, float]]:
-    """A round of a million devices with 1e6 parameters in float32, from what was measured; none of it was run."""
+    """Estimate a round of a million devices with 1e6 parameters in float32 from the measurements; nothing is run."""
     known = report["server"]
     if not known:
         return []

@@ -1,4 +1,4 @@
-"""The work that is timed. The data are random: speed does not depend on them."""
+"""Workloads of the speed benchmark. The data are random, because speed does not depend on them."""
 
 from __future__ import annotations
 
@@ -30,20 +30,22 @@ PEERS = ("pfl", "flower", "fedjax")
 
 @dataclass(frozen=True)
 class Workload:
+    """A training problem that is timed."""
+
     name: str
     what: str
     model: str
-    shape: Shape  # of one sample
+    shape: Shape  # shape of one sample
     classes: int
-    clients: int  # in every round
-    samples: int  # of a client
+    clients: int  # clients per round
+    samples: int  # samples per client
     batch: int | None  # None: the full batch
     steps: int
     lr: float
-    rounds: int  # timed at a time; in the work that engines get: all of them
+    rounds: int  # rounds per repeat; in the workload that engines receive: all rounds
     algorithm: str = "fedavg"
     peers: tuple[str, ...] = ()
-    federation: int | None = None  # clients in all, made when touched; None: those of a round, in memory
+    federation: int | None = None  # total number of clients, generated on access; None: the clients of a round
     dtype: str = "float32"
 
     @property
@@ -66,7 +68,7 @@ class Workload:
         return X, torch.randint(self.classes, (self.samples,), generator=source)
 
     def order(self, round: int, client: int) -> Tensor:
-        """The samples of every step as fedstride draws them: [steps, batch]."""
+        """Return the sample indices of every step as fedstride draws them: [steps, batch]."""
         if self.batch is None:
             return torch.arange(self.samples).expand(self.steps, -1)
         epochs = -(-self.steps * self.batch // self.samples)
@@ -76,7 +78,7 @@ class Workload:
         return torch.cat(parts)[: self.steps * self.batch].view(self.steps, self.batch)
 
     def to_check(self) -> Workload:
-        """Two rounds of the same kind of work in float64; fewer steps, and for the largest model fewer clients."""
+        """Return two rounds of the same workload in float64, with fewer steps and, for the largest model, fewer clients."""
         large = self.model == "resnet18"
         return replace(
             self,
@@ -89,15 +91,15 @@ class Workload:
         )
 
     def flops(self) -> int:
-        """Forward and backward passes of one round."""
-        # On no device: nothing is computed, and an LSTM is made of operations that the counter knows.
+        """Return the FLOPs of the forward and backward passes of one round."""
+        # On the meta device, nothing is computed, and an LSTM consists of operations that the counter supports.
         model, (X, y) = self.build().to("meta"), (t[: self.batch].to("meta") for t in self.client(0))
         with FlopCounterMode(display=False) as counter:
             torch.autograd.backward(LOSSES[self.loss](model(X), y))
         return int(counter.get_total_flops()) * self.steps * self.clients
 
     def write(self, folder: Path) -> None:
-        """What the engines need: work.json, and unless clients are made when touched, data.npz."""
+        """Write the input of the engines: work.json and, unless clients are generated on access, data.npz."""
         folder.mkdir(parents=True)
         (folder / "work.json").write_text(json.dumps({**asdict(self), "loss": self.loss}))
         if self.federation is not None:
@@ -187,7 +189,7 @@ _SCAFFOLD = replace(
 WORKLOADS = {w.name: w for w in (_LINEAR, _SOFTMAX, _CNN, _LSTM, _RESNET, _ARMIJO, _SCAFFOLD)}
 
 _SMALL = replace(_SOFTMAX, peers=(), samples=20, batch=20, steps=5, rounds=3)
-GROWTH = {  # what grows -> {how many: the work}
+GROWTH = {  # growing quantity -> {its value: the workload}
     "clients in a round": {n: replace(_SMALL, clients=n) for n in (10, 30, 100, 300, 1000)},
     "parameters": {
         10 * n: replace(_SMALL, clients=10, shape=(n,), classes=10, lr=1 / n) for n in (100, 1000, 10_000, 100_000)

@@ -1,7 +1,7 @@
-"""The experiments of the five papers, repeated: `fedstride reproduce`."""
+"""Reproduction of the papers' experiments: `fedstride reproduce`."""
 
 # isort: off
-# the order of the papers
+# in the order of the papers
 from fedstride.research.papers import toy as toy
 from fedstride.research.papers import fedsls as fedsls
 from fedstride.research.papers import delta_sgd as delta_sgd

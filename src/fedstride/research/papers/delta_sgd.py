@@ -1,8 +1,8 @@
-"""Rates found on one task and used on all: Delta-SGD against seven client optimisers (001 table 1, figures 1 to 3).
+"""Delta-SGD and seven client optimisers, tuned on one task and used on all (Delta-SGD table 1, figures 1 to 3).
 
-Kim, Toghani, Uribe, Kyrillidis. Adaptive federated learning with auto-tuned clients. ICLR 2024 (001).
-Deviations: at small scale a small CNN takes ResNet-18's place, clients have 200 samples, and rounds are fewer; at 001's
-scale ResNet-18 has GroupNorm. A decayed rate starts where the constant one was best, as in the authors' program. Accuracy is
+Kim, Toghani, Uribe, Kyrillidis. Adaptive federated learning with auto-tuned clients. ICLR 2024 (Delta-SGD).
+Deviations: at small scale, a small CNN replaces ResNet-18, clients have 200 samples, and there are fewer rounds; at the
+paper's scale, ResNet-18 has GroupNorm. A decayed rate starts at the best constant one, as in the authors' program. Accuracy is
 the mean of the last three evaluations. CIFAR-100 and the text data are not run.
 """
 
@@ -33,13 +33,13 @@ RULES = {
 }
 DECAYED = {"SGD decayed": "SGD", "SGDM decayed": "SGDM"}
 OPTIMISERS = (OURS, "SGD", "SGD decayed", "SGDM", "SGDM decayed", "Adam", "Adagrad", "SPS")
-GRID = {  # 001 sec. 4
+GRID = {  # Delta-SGD sec. 4
     "SGD": (0.01, 0.05, 0.1, 0.5),
     "SGDM": (0.01, 0.05, 0.1, 0.5),
     "Adam": (0.001, 0.01, 0.1),
     "Adagrad": (0.001, 0.01, 0.1),
 }
-TUNED: Place = ("cifar10", 0.1)  # where the grid is searched
+TUNED: Place = ("cifar10", 0.1)  # task of the grid search
 ALPHAS = (1.0, 0.1, 0.01)
 NAMES = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 PLACES: list[Place] = [(task, alpha) for task in NAMES for alpha in ALPHAS]
@@ -48,13 +48,13 @@ ROUNDS = {
     "paper": {"mnist": 500, "fashion_mnist": 1000, "cifar10": 2000},
 }
 EVALUATIONS = {"small": 15, "paper": 100}
-POOR = 2.0  # points behind the best from which on 001 marks a result in pink
-GOOD = 0.5  # points behind the best up to which 001 prints it in bold
+POOR = 2.0  # points behind the best: the paper marks results from here on in pink
+GOOD = 0.5  # points behind the best: the paper prints results up to here in bold
 BORROWED = "Rates from CIFAR-10, α = 0.1."
 
 
 def in_order(*accuracies: float) -> Column:
-    """In the order of 001's tables, which have Delta-SGD last."""
+    """Return a column from values in the order of the paper's tables, which have Delta-SGD last."""
     return dict(zip((*OPTIMISERS[1:], OURS), accuracies, strict=True))
 
 
@@ -74,7 +74,7 @@ TABLE_1: dict[Place, Column] = {
 def trial(
     lab: Lab, place: Place, step: Part, *, rounds: int | None = None, parts: Part | None = None, **settings: Any
 ) -> Cell:
-    """A run at a place, its last iterate evaluated as 001 does; parts: of the algorithm, beside the step rule."""
+    """Return a run at a place that evaluates its last iterate, as in the paper; `parts` are besides the step rule."""
     task, alpha = place
     rounds = rounds or ROUNDS[lab.scale][task]
     size: dict[str, Any] = {}
@@ -87,7 +87,7 @@ def trial(
 
 
 def search(lab: Lab) -> dict[str, dict[float, float]]:
-    """Accuracies at the one place of the search, by optimiser and rate."""
+    """Return the accuracies on the task of the search, by optimiser and rate."""
     cells = {
         (name, lr): trial(lab, TUNED, {"part": RULES[name], "lr": lr}) for name, grid in GRID.items() for lr in grid
     }
@@ -96,7 +96,7 @@ def search(lab: Lab) -> dict[str, dict[float, float]]:
 
 
 def steps(lab: Lab) -> dict[str, Part]:
-    """The step rule of every optimiser, with the rate found by the search where it needs one."""
+    """Return the step rule of every optimiser, with the rate found by the search if it needs one."""
     rates = {name: max(scores, key=scores.__getitem__) for name, scores in search(lab).items()}
 
     def rule(name: str) -> Part:
@@ -110,7 +110,7 @@ def steps(lab: Lab) -> dict[str, Part]:
 def measured(
     lab: Lab, optimisers: Sequence[str], places: Sequence[Place], seeds: int | None = None, **more: Any
 ) -> dict[Place, Runs]:
-    """The runs of these optimisers at these places, all with the rates found at the one."""
+    """Return the runs of these optimisers at these places, all with the rates found by the search."""
     rules = steps(lab)
     cells = {
         (place, name, seed): trial(lab, place, rules[name], seed=seed, **more)
@@ -134,7 +134,7 @@ def finals(runs: Runs) -> Column:
 
 
 def behind(column: Column, name: str = OURS) -> float:
-    """Points from the best of the column."""
+    """Return the distance to the best of the column, in points."""
     return max(column.values()) - column[name]
 
 
@@ -147,7 +147,7 @@ def label(place: Place) -> str:
 
 
 def standing(column: Column) -> str:
-    """Delta-SGD's accuracy, distance to the best and place in words."""
+    """Describe Delta-SGD's accuracy, distance to the best, and rank."""
     rank = 1 + sum(value > column[OURS] for value in column.values())
     best = max(column, key=column.__getitem__)
     lead = "the best" if rank == 1 else f"{behind(column):.1f} behind {best}"
@@ -155,7 +155,7 @@ def standing(column: Column) -> str:
 
 
 def placed(lab: Lab, where: str, paper: Column, ours: Column) -> Claim:
-    """Is Delta-SGD as near to the best as 001 says, or at least not marked as poor? Among the optimisers that were run."""
+    """Check that Delta-SGD is as near to the best as in the paper, or at least not poor, among the optimisers run."""
     paper = {name: paper[name] for name in ours}
     holds = behind(ours) <= max(POOR, behind(paper))
     return lab.judge(f"Delta-SGD's place: {where}", standing(paper), standing(ours), holds)
@@ -170,19 +170,19 @@ def not_run(what: str, paper: str, why: str = "CIFAR-100 is not among the data s
 
 
 def points(run: Result) -> tuple[list[int], list[float]]:
-    """The evaluated rounds and their accuracies in per cent."""
+    """Return the evaluated rounds and their accuracies in per cent."""
     scores = zip(run["history"]["round"], run["history"]["test_accuracy"], strict=True)
     scored = [(t, 100 * v) for t, v in scores if v is not None]
     return [t for t, _ in scored], [v for _, v in scored]
 
 
 def paths(title: str, note: str, runs: Runs) -> Picture:
-    """The first seed's accuracies over the rounds."""
+    """Draw the first seed's accuracies over the rounds."""
     return curves(title, note, {name: points(some[0]) for name, some in runs.items()}, y="test accuracy, %")
 
 
 def heat(title: str, columns: Mapping[str, Column]) -> Picture:
-    """A table, coloured by the distance to the best of its column."""
+    """Draw a table, coloured by the distance to the best of its column."""
     names = list(next(iter(columns.values())))
     z = [[round(behind(c, name), 2) for c in columns.values()] for name in names]
     shown = [[f"{c[name]:.1f}" for c in columns.values()] for name in names]
@@ -193,7 +193,7 @@ def heat(title: str, columns: Mapping[str, Column]) -> Picture:
 
 
 def rounded(columns: Columns) -> dict[str, Column]:
-    """For the record."""
+    """Round the columns for the record."""
     return {label(place): {name: round(v, 2) for name, v in c.items()} for place, c in columns.items()}
 
 
@@ -206,7 +206,7 @@ def about(lab: Lab, **more: Any) -> dict[str, Any]:
     return {**fixed, "rounds": ROUNDS[lab.scale], **more}
 
 
-@experiment("001-table1", "Eight client optimisers, tuned on one task and used on nine (001, table 1)")
+@experiment("001-table1", "Eight client optimisers, tuned on one task and used on nine (Delta-SGD, table 1)")
 def table_1(lab: Lab) -> Outcome:
     ours = {place: finals(runs) for place, runs in measured(lab, OPTIMISERS, PLACES).items()}
     fashion = [behind(ours[place]) for place in PLACES if place[0] == "fashion_mnist"]
@@ -243,14 +243,14 @@ def table_1(lab: Lab) -> Outcome:
     words = "On CIFAR-10 with α = 0.1; the best rate of each is used everywhere."
     pictures = [
         heat("Ours", {label(p): c for p, c in ours.items()}),
-        heat("001, table 1", {label(p): TABLE_1[p] for p in PLACES}),
+        heat("Delta-SGD paper, table 1", {label(p): TABLE_1[p] for p in PLACES}),
         curves("The search", words, tried, x="rate", y="test accuracy, %", xaxis={"type": "log"}),
     ]
     kept = {name: {f"{lr:g}": round(v, 2) for lr, v in found.items()} for name, found in scores.items()}
     return Outcome(claims, pictures, {"accuracy": rounded(ours), "search": kept}, about(lab))
 
 
-@experiment("001-figs1-3", "The same rates on other data and other mixes (001, figures 1 to 3)")
+@experiment("001-figs1-3", "The same rates on other data and other mixes (Delta-SGD, figures 1 to 3)")
 def figures_1_to_3(lab: Lab) -> Outcome:
     runs = measured(lab, OPTIMISERS, PLACES)
     ours = {place: finals(some) for place, some in runs.items()}

@@ -1,8 +1,8 @@
-"""What 001 adds to its table 1: other objectives, servers, sizes, epochs and seeds (001 table 2b, B.2 to B.7).
+"""Further experiments of Delta-SGD: other objectives, servers, sizes, epochs and seeds (table 2b, B.2 to B.7).
 
-Kim, Toghani, Uribe, Kyrillidis. Adaptive federated learning with auto-tuned clients. ICLR 2024 (001).
-Deviations: as in delta_sgd.py. 001 gives neither FedProx's mu nor MOON's constants; these (0.01; 1 and 0.5) are those of
-its authors' program. At small scale each table has four optimisers. B.2 has CIFAR-10 in CIFAR-100's place.
+Kim, Toghani, Uribe, Kyrillidis. Adaptive federated learning with auto-tuned clients. ICLR 2024 (Delta-SGD).
+Deviations: as in delta_sgd.py. The paper states neither FedProx's mu nor MOON's constants; these (0.01; 1 and 0.5) are from
+its authors' program. At small scale, each table has four optimisers. B.2 uses CIFAR-10 instead of CIFAR-100.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from fedstride.research.papers.delta_sgd import (
 from fedstride.research.papers.experiment import Claim, Lab, Outcome, Picture, curves, experiment
 
 FEW = (OURS, "SGD", "SGD decayed", "Adam")
-SIDE = 40  # rounds on Fashion-MNIST beside table 1, at small scale
+SIDE = 40  # rounds on Fashion-MNIST outside of table 1, at small scale
 PROX = {"objective": {"part": "Proximal", "mu": 0.01}}
 MOON = {"objective": {"part": "Moon", "mu": 1.0, "temperature": 0.5}}
 ADAM = {"server": {"part": "AdamServer", "lr": 0.001, "betas": [0.9, 0.999], "tau": 1e-8, "bias_correction": True}}
@@ -79,7 +79,7 @@ def chosen(lab: Lab, few: tuple[str, ...] = FEW) -> tuple[str, ...]:
 
 
 def side(lab: Lab, optimisers: tuple[str, ...], places: list[Place], **more: Any) -> dict[Place, Runs]:
-    """As `measured`; at small scale Fashion-MNIST is shorter than in table 1."""
+    """Return the same as `measured`; at small scale, Fashion-MNIST has fewer rounds than in table 1."""
     rounds = side_rounds(lab)
     return {p: measured(lab, optimisers, [p], rounds=rounds[p[0]], **more)[p] for p in places}
 
@@ -89,7 +89,7 @@ def side_rounds(lab: Lab) -> dict[str, int]:
 
 
 def table(lab: Lab, paper: dict[Place, Column], parts: Part, what: str, *more: Claim) -> Outcome:
-    """A table of 001 in which one part of the algorithm is another than in table 1."""
+    """Reproduce a table of the paper in which one part of the algorithm differs from table 1."""
     runs = side(lab, chosen(lab), list(paper), parts=parts)
     ours = {place: finals(some) for place, some in runs.items()}
     claims = [placed(lab, f"{label(p)}, {what}", paper[p], ours[p]) for p in paper]
@@ -102,7 +102,7 @@ def table(lab: Lab, paper: dict[Place, Column], parts: Part, what: str, *more: C
 
 
 def changes(lab: Lab, place: Place, paper: Column, parts: Part) -> tuple[Column, Column]:
-    """Points that another part of the algorithm brings over table 1: 001's and ours."""
+    """Return the gain of another part over table 1 in points, in the paper and in our runs."""
     names = chosen(lab)
     without, ours = (finals(measured(lab, names, [place], parts=given)[place]) for given in ({}, parts))
     return {n: paper[n] - TABLE_1[place][n] for n in names}, {n: ours[n] - without[n] for n in names}
@@ -112,7 +112,7 @@ def signed(changed: Column) -> str:
     return ", ".join(f"{name} {value:+.1f}" for name, value in changed.items())
 
 
-@experiment("001-table2b", "FedProx's objective on the most unequal CIFAR-10 (001, table 2b)")
+@experiment("001-table2b", "FedProx's objective on the most unequal CIFAR-10 (Delta-SGD, table 2b)")
 def table_2b(lab: Lab) -> Outcome:
     place: Place = ("cifar10", 0.01)
     paper, ours = changes(lab, place, TABLE_6[place], PROX)
@@ -124,19 +124,19 @@ def table_2b(lab: Lab) -> Outcome:
     )
 
 
-@experiment("001-table6", "FedProx's objective on all data (001, table 6)")
+@experiment("001-table6", "FedProx's objective on all data (Delta-SGD, table 6)")
 def table_6(lab: Lab) -> Outcome:
     rest = not_run("CIFAR-100, ResNet-18 and ResNet-50, FedProx", "29.7 %, 0.6 behind SGD; 31.0 %, the best")
     return table(lab, TABLE_6, PROX, "FedProx", rest)
 
 
-@experiment("001-table4", "Adam at the server (001, table 4)")
+@experiment("001-table4", "Adam at the server (Delta-SGD, table 4)")
 def table_4(lab: Lab) -> Outcome:
     rest = not_run("CIFAR-100, ResNet-18, FedAdam", "41.9 %, 7.3 behind SGD decayed, place 3 of 8")
     return table(lab, TABLE_4, ADAM, "FedAdam", rest)
 
 
-@experiment("001-table5", "MOON's objective (001, table 5)")
+@experiment("001-table5", "MOON's objective (Delta-SGD, table 5)")
 def table_5(lab: Lab) -> Outcome:
     paper, ours = changes(lab, TUNED, TABLE_5, MOON)
     few = 2 * sum(value > 0 for value in ours.values()) <= len(ours)
@@ -144,7 +144,7 @@ def table_5(lab: Lab) -> Outcome:
     return table(lab, {TUNED: TABLE_5}, MOON, "MOON", claim)
 
 
-@experiment("001-B3", "Clients with different numbers of samples (001 B.3, table 3)")
+@experiment("001-B3", "Clients with different numbers of samples (Delta-SGD B.3, table 3)")
 def unequal_sizes(lab: Lab) -> Outcome:
     names = chosen(lab, (OURS, "SGD", "SGDM", "Adam"))
     settings: dict[str, Any] = {"data__partition": "quantity", "training__weights": "samples"}
@@ -161,7 +161,7 @@ def unequal_sizes(lab: Lab) -> Outcome:
     return Outcome(claims, shown, {"accuracy": rounded({TUNED: ours})}, about(lab, samples=sizes))
 
 
-@experiment("001-B2", "One, two and three local epochs of Delta-SGD (001 B.2, figure 5)")
+@experiment("001-B2", "One, two and three local epochs of Delta-SGD (Delta-SGD B.2, figure 5)")
 def local_epochs(lab: Lab) -> Outcome:
     places: list[Place] = [("cifar10", alpha) for alpha in ALPHAS]
     epochs: dict[int, dict[str, Any]] = {1: {}, 2: {"training__epochs": 2.0}, 3: {"training__epochs": 3.0}}
@@ -195,7 +195,7 @@ def local_epochs(lab: Lab) -> Outcome:
     return Outcome(claims, pictures, {"accuracy": ends}, about(lab, epochs=list(epochs)))
 
 
-@experiment("001-B7", "Three seeds: mean and deviation (001 B.7, table 7)")
+@experiment("001-B7", "Three seeds: mean and deviation (Delta-SGD B.7, table 7)")
 def three_seeds(lab: Lab) -> Outcome:
     seeds, names = max(3, lab.seeds), chosen(lab)
     runs = side(lab, names, list(TABLE_7), seeds=seeds)

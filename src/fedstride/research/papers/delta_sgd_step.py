@@ -1,7 +1,7 @@
-"""Delta-SGD's own step: its one constant, and its two conditions (001 B.1 and B.8, figures 4 and 7).
+"""Delta-SGD's step: its constant delta, and its two conditions (Delta-SGD B.1 and B.8, figures 4 and 7).
 
-Kim, Toghani, Uribe, Kyrillidis. Adaptive federated learning with auto-tuned clients. ICLR 2024 (001).
-Deviations: as in delta_sgd.py. 001 does not say which task figure 7 shows; we take the one of its search.
+Kim, Toghani, Uribe, Kyrillidis. Adaptive federated learning with auto-tuned clients. ICLR 2024 (Delta-SGD).
+Deviations: as in delta_sgd.py. The paper does not state the task of figure 7; we use the task of its search.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from fedstride.research.papers.delta_sgd import (
 from fedstride.research.papers.experiment import Lab, Outcome, curves, experiment
 from fedstride.training.train import train
 
-Pair = tuple[float, float]  # what the first and the second condition allow
-ALONE = 1e30  # a delta, or a gamma, under which only the other condition binds
+Pair = tuple[float, float]  # step sizes allowed by the first and the second condition
+ALONE = 1e30  # a delta (or gamma) for which only the other condition binds
 
 
-@experiment("001-B1", "Delta-SGD's delta (001 B.1, figure 4)")
+@experiment("001-B1", "Delta-SGD's delta (Delta-SGD B.1, figure 4)")
 def ease_of_tuning(lab: Lab) -> Outcome:
     places: list[Place] = [("mnist", 0.1), TUNED]
     deltas = {0.1: {}, 0.01: {"delta": 0.01}, 1.0: {"delta": 1.0}}  # 0.1 is the default, as in table 1
@@ -69,7 +69,7 @@ def ease_of_tuning(lab: Lab) -> Outcome:
 
 @dataclass(frozen=True)
 class Watched:
-    """Delta-SGD, and beside it what each of its two conditions would allow, for all clients of a chunk."""
+    """Delta-SGD that also records the step allowed by each of its two conditions, for all clients of a chunk."""
 
     rule: DeltaSGD
     seen: list[dict[str, Any]]  # one per chunk and round: its round, and the conditions step by step
@@ -88,7 +88,7 @@ class Watched:
 
 
 def watched(config: dict[str, Any]) -> Result:
-    """The two conditions in the order of rounds, chunks, steps and clients."""
+    """Return the two conditions in the order of rounds, chunks, steps and clients."""
     wanted = Config.model_validate(config)
     prepared, seen = run_folder.prepare(wanted), list[dict[str, Any]]()
     algorithm = replace(wanted.make_algorithm(), step=Watched(DeltaSGD(), seen))
@@ -97,9 +97,9 @@ def watched(config: dict[str, Any]) -> Result:
     return {"chunks": [chunk for chunk in seen if chunk["first"]]}
 
 
-@experiment("001-fig7", "The two conditions of Delta-SGD's step (001 B.8, figure 7)")
+@experiment("001-fig7", "The two conditions of Delta-SGD's step (Delta-SGD B.8, figure 7)")
 def step_conditions(lab: Lab) -> Outcome:
-    rounds = None if lab.small else 300  # as many as 001 shows
+    rounds = None if lab.small else 300  # as in the paper's figure
     plain = trial(lab, TUNED, {"part": RULES[OURS]}, rounds=rounds)
     cell = Cell(f"001-fig7 {plain.name}", watched, plain.arguments)
     chunks = lab.run([cell])[cell.name]["chunks"]
@@ -132,7 +132,7 @@ def step_conditions(lab: Lab) -> Outcome:
     line = [pair for t in sorted(one) for pair in one[t]]
     x = list(range(1, len(line) + 1))
     shown: dict[str, Callable[[Pair], float]] = {"taken": min, "first condition": _first, "second condition": _second}
-    note = "One client of every round, its steps one after another."
+    note = "The consecutive steps of one client per round."
     series = {name: (x, [pick(pair) for pair in line]) for name, pick in shown.items()}
     pictures = [curves("Step size conditions", note, series, x="local steps", y="step size", log=True)]
     kept = {"first decides": share, "change per step": restless, "one in twenty exceeds": [large, allowed]}
@@ -148,11 +148,11 @@ def _second(pair: Pair) -> float:
 
 
 def _ways(chunk: dict[str, Any]) -> list[list[Pair]]:
-    """For each client of a chunk: (first, second) step by step."""
+    """Return (first, second) of each step, for each client of a chunk."""
     first, second = (list(zip(*chunk[name], strict=True)) for name in ("first", "second"))
     return [list(zip(a, b, strict=True)) for a, b in zip(first, second, strict=True)]
 
 
 def _restless(ways: list[list[float]]) -> float:
-    """The typical factor between a step and the next of the same client: the geometric mean, always at least 1."""
+    """Return the geometric mean of the factor between successive steps of a client, always at least 1."""
     return math.exp(statistics.fmean(abs(math.log(b / a)) for way in ways for a, b in pairwise(way)))

@@ -1,4 +1,4 @@
-"""An experiment of a paper: what it claims, what we measure, and whether the two agree."""
+"""Experiments of the papers: the paper's claims, our measurements, and whether they agree."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from fedstride.app.report.charts import line
 from fedstride.app.sweep import Cell, Result, Tell, complete
 from fedstride.core.errors import InvalidInput, nearest
 
+PAPERS = {"000": "FedSLS", "001": "Delta-SGD", "002": "FedTrack", "003": "FedExP", "004": "FedLin"}
 SCALES = ("small", "paper")
 AGREES, IN_KIND, DIFFERS, NOT_RUN = "agrees", "in kind", "differs", "not run"
 
@@ -30,7 +31,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Picture:
-    """A plotly figure in plain dictionaries, with its words. The page gives what its layout does not say."""
+    """A plotly figure in plain dictionaries, with its texts. The page supplies defaults for the layout."""
 
     title: str
     note: str
@@ -49,7 +50,7 @@ def curves(
     log: bool = False,
     **layout: Any,
 ) -> Picture:
-    """A line for each name; log: of the vertical axis."""
+    """Draw one line per name; `log` makes the vertical axis logarithmic."""
     traces = [line(list(ys), name, i, x=list(xs)) for i, (name, (xs, ys)) in enumerate(series.items())]
     axis = _log_axis([v for _, ys in series.values() for v in ys if v is not None and 0 < v < math.inf]) if log else {}
     shape = {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}, **axis}}
@@ -64,7 +65,7 @@ def heat_map(
     hover: str,
     **more: Any,
 ) -> dict[str, Any]:
-    """A trace: a table whose cells are coloured by z and say what they are in words."""
+    """Return a trace: a table whose cells are coloured by z and labelled with text."""
     return {
         "type": "heatmap",
         **{"x": list(x), "y": list(y), "z": z, "text": text, "texttemplate": "%{text}"},
@@ -76,7 +77,7 @@ def heat_map(
 
 
 def _log_axis(values: list[float]) -> dict[str, Any]:
-    """About eight ticks: powers of ten, or the 2 and the 5 between them too where there are few powers."""
+    """Return an axis with about eight ticks: powers of ten, and also 2 and 5 between them if there are few."""
     decades = math.log10(max(values) / min(values)) if values else 0
     ticks = (
         {"dtick": math.ceil(decades / 8), "tickformat": "~e"} if decades > 2 else {"dtick": "D2", "tickformat": "~g"}
@@ -86,6 +87,8 @@ def _log_axis(values: list[float]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Outcome:
+    """The result of an experiment."""
+
     claims: list[Claim]
     pictures: list[Picture]
     figures: dict[str, Any] = field(default_factory=dict)  # the numbers behind the claims, for the committed record
@@ -94,38 +97,40 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Lab:
-    """What an experiment gets: its size, and a way to have cells computed that keeps what was computed."""
+    """The environment of an experiment: its scale, and a cache of computed cells."""
 
     scale: str  # "small" or "paper"
     seeds: int
     folder: Path
     tell: Tell = lambda done, total, name: None
-    used: set[Path] = field(default_factory=set)  # the files of the cells asked for
+    used: set[Path] = field(default_factory=set)  # files of the requested cells
 
     @property
     def small(self) -> bool:
         return self.scale == "small"
 
     def run(self, cells: Sequence[Cell], workers: int | None = None) -> dict[str, Result]:
-        """Results by name; the names of a scale are its own. One worker, this process, is best for short cells."""
+        """Return the results by name; each scale has its own names. Use one worker, this process, for short cells."""
         folder = self.folder / "cells" / self.scale
         self.used.update(cell.file(folder) for cell in cells)
         return complete(cells, folder, self.tell, workers)
 
     @property
     def hours(self) -> float:
-        """What the cells took to compute, whenever that was."""
+        """Computing time of all requested cells, including earlier runs."""
         seconds: list[float] = [json.loads(file.read_text())["seconds"] for file in sorted(self.used)]
         return sum(seconds) / 3600
 
     def judge(self, what: str, paper: str, ours: str, holds: bool, full: bool | None = None) -> Claim:
-        """An agreement counts in full at the paper's scale, and in kind at the small one, unless `full` says which."""
+        """Return the claim with its verdict; by default, agreement is full at the paper's scale and in kind at the small."""
         agreement = AGREES if (not self.small if full is None else full) else IN_KIND
         return Claim(what, paper, ours, agreement if holds else DIFFERS)
 
 
 @dataclass(frozen=True)
 class Experiment:
+    """An experiment of a paper; its name starts with the paper's number, as in 003-synthetic."""
+
     name: str
     title: str
     measure: Callable[[Lab], Outcome]
@@ -135,7 +140,7 @@ EXPERIMENTS: dict[str, Experiment] = {}
 
 
 def experiment(name: str, title: str) -> Callable[[Callable[[Lab], Outcome]], Callable[[Lab], Outcome]]:
-    """Enter a function into the list under the paper's number and the name of the table or figure."""
+    """Register a function as an experiment, under the paper's number and the name of the table or figure."""
 
     def enter(measure: Callable[[Lab], Outcome]) -> Callable[[Lab], Outcome]:
         EXPERIMENTS[name] = Experiment(name, title, measure)
@@ -144,10 +149,16 @@ def experiment(name: str, title: str) -> Callable[[Callable[[Lab], Outcome]], Ca
     return enter
 
 
+def with_paper(name: str) -> str:
+    """Add the paper to the name of an experiment, as in "003-synthetic (FedExP)"."""
+    paper = PAPERS.get(name.partition("-")[0])
+    return f"{name} ({paper})" if paper else name
+
+
 def select(name: str) -> list[Experiment]:
-    """One experiment by its name, those of a paper by its number, or `all`."""
+    """Return one experiment by its name, those of a paper by its number, or `all`."""
     known = [EXPERIMENTS[key] for key in sorted(EXPERIMENTS)]
     found = [e for e in known if name in ("all", e.name) or e.name.startswith(f"{name}-")]
     if not found:
-        raise InvalidInput(f"{name!r} is no experiment; {nearest(name, EXPERIMENTS)}")
+        raise InvalidInput(f"{name!r} is not an experiment; {nearest(name, EXPERIMENTS)}")
     return found

@@ -1,8 +1,8 @@
-"""Experiments of 003: FedExP against tuned rivals on deep tasks, and what its parts do.
+"""Experiments of FedExP: comparison with tuned baselines on deep tasks, and ablations.
 
-Jhunjhunwala, Wang, Joshi. FedExP: speeding up federated averaging via extrapolation. ICLR 2023 (003).
-Deviations: those of rivals.py. Accuracies are on test data where 003's figure 6 and table 4 have training data. CIFAR-100 and
-CINIC-10 are not run.
+Jhunjhunwala, Wang, Joshi. FedExP: speeding up federated averaging via extrapolation. ICLR 2023 (FedExP).
+Deviations: those of rivals.py. Accuracies are on test data, while the paper's figure 6 and table 4 use training data.
+CIFAR-100 and CINIC-10 are not run.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ TABLE_4 = {  # training accuracy by log10 of eps
     "cifar10": {-3: 84.79, -2.5: 77.82, -2: 77.63, -1.5: 77.66, -1: 77.64},
     "emnist": {-3: 85.40, -2.5: 86.26, -2: 85.73, -1.5: 85.49, -1: 84.90},
 }
-LEAST = 1.4  # 003: "a consistent speedup of over 1.4 - 2x over FedAvg"
-SAME = 0.15  # share of rounds by which two methods may differ and still do about the same
+LEAST = 1.4  # FedExP: "a consistent speedup of over 1.4 - 2x over FedAvg"
+SAME = 0.15  # methods are similar if they differ by at most this share of the rounds
 CIFAR_100 = "CIFAR-100"
 
 
 def _target(lab: Lab, place: str, runs: Runs) -> float:
-    """003's target where the task is 003's."""
+    """Return the paper's target if the task is the paper's, else one relative to FedAvg."""
     return 72.0 if place == "cifar10" and not lab.small else target_of(runs["fedavg"], ROUNDS[lab.scale])
 
 
@@ -66,7 +66,7 @@ def _shown(t: float, most: int) -> str:
     return f"> {most}" if t > most else f"{t:g}"
 
 
-@experiment("003-table1", "Rounds to a target accuracy, every rival tuned (003, table 1 and figure 3)")
+@experiment("003-table1", "Rounds to a target accuracy, every rival tuned (FedExP, table 1 and figure 3)")
 def table_1(lab: Lab) -> Outcome:
     best, runs = finals(lab, product(PLACES, RIVALS))
     ours = {place: _rounds(lab, place, runs[place]) for place in PLACES}
@@ -119,7 +119,9 @@ CLIENT = (-2, -1.5, -1, -0.5, 0)  # log10 of eta_l
 SERVER = (-1, -0.5, 0, 0.5, 1)  # log10 of eta_g
 
 
-@experiment("003-fig1", "Server step against client step of FedAvg, and what FedExP finds by itself (003, figure 1)")
+@experiment(
+    "003-fig1", "Server step and client step of FedAvg, compared with FedExP's own server step (FedExP, figure 1)"
+)
 def figure_1(lab: Lab) -> Outcome:
     cells = {
         (a, g): trial(lab, "emnist", "fedavg", {"lr": power(a), "server_lr": power(g)}) for a in CLIENT for g in SERVER
@@ -168,11 +170,11 @@ def _map(grid: dict[tuple[float, float], float], extrapolated: dict[float, float
         "xaxis": {"type": "category", "title": {"text": "client step"}, "showgrid": False},
         "yaxis": {"type": "category", "title": {"text": "server step"}, "showgrid": False},
     }
-    note = f"Test accuracy in per cent after {TUNED} rounds of FedAvg; FedExP's row has no server step to choose."
+    note = f"Test accuracy in per cent after {TUNED} rounds of FedAvg; FedExP chooses its own server step."
     return Picture("Two steps", note, {"data": [trace], "layout": {**axes, "hovermode": "closest"}})
 
 
-FEW: dict[str, dict[str, Any]] = {  # ten clients, all of them in every round (003 D.1)
+FEW: dict[str, dict[str, Any]] = {  # ten clients, all of them in every round (FedExP app. D.1)
     "small": {"data__samples": 500, "training__batch_size": 20, "training__local_steps": 10},
     "paper": {
         "data__samples": 5000,
@@ -181,11 +183,11 @@ FEW: dict[str, dict[str, Any]] = {  # ten clients, all of them in every round (0
         "model__name": "mcmahan_cnn",
     },
 }
-ONE = {"name": "fedexp", "lr": 0.1, "server_lr_max": 1.0}  # FedAvg, read out as FedExP is
+ONE = {"name": "fedexp", "lr": 0.1, "server_lr_max": 1.0}  # FedAvg with FedExP's read-out
 ITERATES = {"last_accuracy": "last iterate", "test_accuracy": "mean of two"}
 
 
-@experiment("003-fig6", "The mean of the last two iterates against the last one (003, figure 6)")
+@experiment("003-fig6", "The mean of the last two iterates against the last one (FedExP, figure 6)")
 def figure_6(lab: Lab) -> Outcome:
     size = {**FEW[lab.scale], "data__clients": 10, "data__alpha": 0.3, "training__evaluate_every": 1}
     rounds = 40 if lab.small else ROUNDS[lab.scale]
@@ -230,12 +232,12 @@ def figure_6(lab: Lab) -> Outcome:
 
 
 def _swing(run: Result, column: str) -> float:
-    """Mean change from one round to the next over the second half, points."""
+    """Return the mean change from one round to the next in the second half, in points."""
     values = points(run, column)[1]
     return fmean([abs(b - a) for a, b in pairwise(values[len(values) // 2 :])] or [0.0])
 
 
-@experiment("003-fig7", "The server step of FedExP over the rounds, on deep tasks (003, section 6 and figures 8, 9)")
+@experiment("003-fig7", "The server step of FedExP over the rounds, on deep tasks (FedExP, section 6 and figures 8, 9)")
 def figure_7(lab: Lab) -> Outcome:
     best, runs = finals(lab, product(PLACES, ("fedexp", "fedavg")))
     constant = {p: best[p, "fedavg"]["server_lr"] for p in PLACES}
@@ -256,7 +258,7 @@ def figure_7(lab: Lab) -> Outcome:
     return Outcome(claims, [picture], figures, about(lab, best))
 
 
-@experiment("003-table4", "FedExP with five values of eps (003, table 4)")
+@experiment("003-table4", "FedExP with five values of eps (FedExP, table 4)")
 def table_4(lab: Lab) -> Outcome:
     best = tuned(lab, [(place, "fedexp") for place in PLACES])
     powers = (-3, -2, -1) if lab.small else (-3, -2.5, -2, -1.5, -1)
@@ -310,7 +312,7 @@ def _by_eps(values: dict[float, float] | dict[int, float]) -> str:
 MOMENTUM = ("fedexpm", "fedavgm", "fedadam", "fedexp", "fedavg")
 
 
-@experiment("003-AppF", "Extrapolation with server momentum (003, appendix F)")
+@experiment("003-AppF", "Extrapolation with server momentum (FedExP, appendix F)")
 def appendix_f(lab: Lab) -> Outcome:
     best, places = finals(lab, [("cifar10", recipe) for recipe in MOMENTUM])
     runs = places["cifar10"]
@@ -344,7 +346,7 @@ def appendix_f(lab: Lab) -> Outcome:
 VARIANCE = ("scaffold_exp", "scaffold", "fedexp", "fedavg")
 
 
-@experiment("003-scaffold-exp", "Extrapolation added to SCAFFOLD (003, figure 4, figure 8, appendix E)")
+@experiment("003-scaffold-exp", "Extrapolation added to SCAFFOLD (FedExP, figure 4, figure 8, appendix E)")
 def scaffold_exp(lab: Lab) -> Outcome:
     best, runs = finals(lab, product(PLACES, VARIANCE))
     final = {place: scores(runs[place]) for place in PLACES}

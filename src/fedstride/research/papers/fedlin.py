@@ -1,8 +1,8 @@
-"""FedLin on convex problems: sparse gradients, noise, too long steps, and a rival that diverges (004).
+"""FedLin on convex problems: sparse gradients, noise, steps that are too long, and FedSplit's divergence.
 
-Mitra, Jaafar, Pappas, Hassani. Linear convergence in federated learning. NeurIPS 2021 (004).
-Deviations: app. L takes its least squares from a section that we do not have; ours has Gaussian data and clients whose
-solutions differ, and its verdicts are in kind. Numbers of rounds are ours: the paper gives none.
+Mitra, Jaafar, Pappas, Hassani. Linear convergence in federated learning. NeurIPS 2021 (FedLin).
+Deviations: app. L takes its least squares from a section that is not available to us; ours has Gaussian data and clients with
+different solutions, and its verdicts are in kind. The paper does not state numbers of rounds, so we chose them.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ HERE = Local(workers=1)
 
 # App. K: sparse gradients.
 
-SERVER = {"delta_s = 1": 100, "delta_s = 2": 50, "delta_s = 4": 25}  # how many of 100 coordinates are sent
+SERVER = {"delta_s = 1": 100, "delta_s = 2": 50, "delta_s = 4": 25}  # number of the 100 coordinates that are sent
 CLIENTS = {"delta_c = 1.25": 80, "delta_c = 1.67": 60}
 Work = dict[str, dict[str, Any]]
 
 
 def sparse(where: str, k: int, feedback: bool, lr: float, rounds: int) -> Result:
-    """f - f* after each round, from zero."""
+    """Return f - f* after each round, starting at zero."""
     problem, tau, star = _logistic()
     compressor = {where: TopK(k)} if k < 100 else {}
     algorithm = fedlin(lr=lr, error_feedback=feedback if compressor else None, **compressor)  # type: ignore[arg-type]
@@ -56,7 +56,7 @@ def _logistic() -> tuple[LeastSquares, list[int], Vec]:
 
 
 @experiment(
-    "004-K", "Logistic regression with sparse gradients, at the server and at the clients (004, figures 6 and 7)"
+    "004-K", "Logistic regression with sparse gradients, at the server and at the clients (FedLin, figures 6 and 7)"
 )
 def sparse_gradients(lab: Lab) -> Outcome:
     judge = partial(lab.judge, full=True)
@@ -113,14 +113,14 @@ def sparse_gradients(lab: Lab) -> Outcome:
 
 
 def _reaches(lab: Lab, name: str, paper: str, gap: list[float]) -> Claim:
-    """No floor: the last half of the rounds still wins an order of magnitude."""
+    """Check that there is no floor: the last half of the rounds still gains an order of magnitude."""
     half = gap[len(gap) // 2]
     words = f"f - f* from {gap[0]:.3g} to {half:.2g} and {gap[-1]:.2g}"
     return lab.judge(f"server, {name}", paper, words, gap[-1] < max(half / 10, 1e-9), full=True)
 
 
 def _stays(lab: Lab, name: str, gap: list[float]) -> Claim:
-    """A floor: the last quarter is no better than the one before, by much."""
+    """Check that there is a floor: the last quarter is hardly better than the one before."""
     n = len(gap) // 4
     before, last = fmean(gap[-2 * n : -n]), fmean(gap[-n:])
     words = f"f - f* {before:.2g}, and {last:.2g} {n} rounds later"
@@ -142,7 +142,7 @@ def appendix_j(L: float, mu: float = 1.0) -> LeastSquares:
 
 
 def split(L: float, e: int, rounds: int) -> Result:
-    """The spectral radius of the round map, the distance of its fixed point to x*, and that of the iterates."""
+    """Return the spectral radius of the round map, the distance of its fixed point to x*, and that of the iterates."""
     problem, s = appendix_j(L), 1 / sqrt(L)
     algorithm = fedsplit(prox=s, lr=s / (1 + s * (L + 1) / 2))  # Pathak and Wainwright, corollary 1
     xs, _ = iterates(problem, torch.zeros(2, dtype=torch.float64), algorithm, rounds, local_steps=e, engine=HERE)
@@ -152,7 +152,7 @@ def split(L: float, e: int, rounds: int) -> Result:
     return {"radius": max(radius), "bias": bias, "distance": [float((x - star).norm()) for x in xs]}
 
 
-@experiment("004-J", "FedSplit on two quadratics: odd numbers of local steps diverge (004, figure 5)")
+@experiment("004-J", "FedSplit on two quadratics: odd numbers of local steps diverge (FedLin, figure 5)")
 def fedsplit_diverges(lab: Lab) -> Outcome:
     judge = partial(lab.judge, full=True)
 
@@ -234,7 +234,7 @@ def appendix_e(L: float) -> LeastSquares:
 
 
 def round_map(L: float, H: int, eta: float) -> Result:
-    """M of x_t+1 = M x_t, column by column: its spectral radius, its second eigenvalue, its distance to eq. (57)."""
+    """Return the spectral radius, the second eigenvalue and the distance to eq. (57) of M in x_t+1 = M x_t."""
     problem, unit = appendix_e(L), torch.eye(2, dtype=torch.float64)
     columns = [iterates(problem, e, fedlin(lr=eta * H), 1, local_steps=H, engine=HERE)[0][-1] for e in unit]
     M = torch.stack(columns, 1)
@@ -243,7 +243,7 @@ def round_map(L: float, H: int, eta: float) -> Result:
     return {"radius": radius, "second": float(M[1, 1]), "wrong": wrong}
 
 
-@experiment("004-E", "FedLin on two quadratics: the step must be shorter than 1/H (004, theorem 5 and appendix E)")
+@experiment("004-E", "FedLin on two quadratics: the step must be shorter than 1/H (FedLin, theorem 5 and appendix E)")
 def lower_bound(lab: Lab) -> Outcome:
     judge = partial(lab.judge, full=True)
     grid = [(L, H) for L in (14.0, 100.0) for H in (2, 10, 30)]
@@ -293,18 +293,18 @@ SIZES = {  # clients, samples, unknowns; most local steps; etabar; rounds
 
 
 def noisy(variance: float, scale: str, seed: int) -> Result:
-    """|x - x*|^2 after each round."""
+    """Return |x - x*|^2 after each round."""
     clients, samples, d, most, lr, rounds = SIZES[scale]
     problem = random_least_squares(clients, samples, d, seed=seed, mean=True, spread=sqrt(10))
     tau: list[int] = torch.randint(2, most + 1, (clients,), generator=torch.Generator().manual_seed(seed)).tolist()
     algorithm = replace(fedlin(lr=lr), gradient=Noisy(sqrt(variance)))
     star: Tensor = problem.minimiser
-    draws = len(NOISE) * seed + NOISE.index(variance)  # of the noise; the same data for all
+    draws = len(NOISE) * seed + NOISE.index(variance)  # seed of the noise; the data is the same for all
     xs, _ = iterates(problem, near(star), algorithm, rounds, local_steps=tau, seed=draws, engine=HERE)
     return {"square": [float(sq(x - star)) for x in xs]}
 
 
-@experiment("004-L", "FedLin under noise: a floor that grows with its variance (004, figure 8)")
+@experiment("004-L", "FedLin under noise: a floor that grows with its variance (FedLin, figure 8)")
 def noise_floors(lab: Lab) -> Outcome:
     judge = partial(lab.judge, full=False)
     cells = {
@@ -316,7 +316,7 @@ def noise_floors(lab: Lab) -> Outcome:
     squares = {v: torch.tensor([found[cells[v, s].name]["square"] for s in range(lab.seeds)]).mean(0) for v in NOISE}
     rounds = len(squares[0.0]) - 1
     floor = {v: float(square[-rounds // 4 :].mean()) for v, square in squares.items()}
-    high = squares[0.0] > 100 * max(floor.values())  # while the largest floor does not count yet
+    high = squares[0.0] > 100 * max(floor.values())  # rounds in which the largest floor is negligible
     t = max(1, int(high.sum()) - 1)
     early = {v: float(square[t] / square[0]) ** (1 / t) for v, square in squares.items()}
     before = {v: float(square[-rounds // 2 : -rounds // 4].mean()) for v, square in squares.items()}

@@ -1,9 +1,9 @@
-"""Experiments of 000: line search on the clients, alone and with extrapolation, against tuned rivals.
+"""Experiments of FedSLS: line search on the clients, alone and with extrapolation, compared with tuned baselines.
 
-Painless federated learning: an interplay of line-search and extrapolation (000).
-Deviations: those of rivals.py, with 003's weight decay for all and its decay of the rate and clipping for the rivals, so that
-the runs are those of 003's tables. 000 gives no c, factor of backtracking or growth: those of the recipe are taken. K = 20 is
-the number of local steps. Nothing is run on CIFAR-100.
+Painless federated learning: an interplay of line-search and extrapolation (FedSLS).
+Deviations: those of rivals.py, with FedExP's weight decay for all and its decay of the rate and clipping for the baselines,
+so that the runs are shared with FedExP's tables. The paper does not state c, the backtracking factor or the growth: the
+defaults of the recipe are used. K = 20 is the number of local steps. CIFAR-100 is not run.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ Column = dict[str, float]  # recipe: loss or accuracy
 
 PLACES = ("cifar10", "femnist", "shakespeare")
 METHODS = ("fedavg", "fedexp", "fedexpsls", "fedexprox", "fedsls")
-ADAM = "fedadam"  # for the text alone
-PAIRS = 8  # of the ten pairs of methods, those that must stand in the paper's order
+ADAM = "fedadam"  # only on text
+PAIRS = 8  # minimum number of the ten pairs of methods in the paper's order
 TABLE_1 = {  # training loss, in the order of METHODS
     "cifar10": (0.57, 0.38, 0.13, 0.43, 0.41),
     "femnist": (2.25, 2.19, 1.6, 1.57, 1.65),
@@ -52,12 +52,12 @@ TABLE_2 = {  # test accuracy, per cent
 
 
 def _tables(lab: Lab) -> tuple[Best, dict[str, Runs]]:
-    """The runs behind both tables."""
+    """Return the runs of both tables."""
     return finals(lab, [*product(PLACES, METHODS), ("shakespeare", ADAM)])
 
 
 @experiment(
-    "000-table1", "Training loss of line search and extrapolation against tuned rivals (000, table 1, figure 2)"
+    "000-table1", "Training loss of line search and extrapolation against tuned rivals (FedSLS, table 1, figure 2)"
 )
 def table_1(lab: Lab) -> Outcome:
     best, runs = _tables(lab)
@@ -79,7 +79,7 @@ def table_1(lab: Lab) -> Outcome:
 
 
 @experiment(
-    "000-table2", "Test accuracy of line search and extrapolation against tuned rivals (000, table 2, figure 3)"
+    "000-table2", "Test accuracy of line search and extrapolation against tuned rivals (FedSLS, table 2, figure 3)"
 )
 def table_2(lab: Lab) -> Outcome:
     best, runs = _tables(lab)
@@ -100,7 +100,7 @@ def table_2(lab: Lab) -> Outcome:
 
 
 def _compared(lab: Lab, place: str, paper: Column, ours: Column, sign: int) -> list[Claim]:
-    """Who wins, what the line search alone gains, and the order of all; sign: 1 where more is better, else -1."""
+    """Compare the winner, the gain of the line search alone, and the order; sign is 1 if larger is better, else -1."""
     ours = {r: ours[r] for r in METHODS}
     form = ".1f" if sign > 0 else ".3f"
     rank = _rank(paper, "fedexpsls", sign)
@@ -141,15 +141,15 @@ def _about(lab: Lab, best: Best) -> dict[str, object]:
     return {**about(lab, best), "line search": "lr_max = 1, c = 0.1"}
 
 
-EXPECTED = {  # 000 app. F: what is said of the trials, at the start and from some round on
+EXPECTED = {  # FedSLS app. F: number of trials per step at the start and later
     "cifar10": ("more at first, about 1 after 100 rounds", True),
     "femnist": ("from about 4 to about 1 within 50 rounds", True),
     "shakespeare": ("about 1 throughout", False),
 }
-FEW = 1.5  # trials per step that still are "about one"
+FEW = 1.5  # trials per step up to which we say "about one"
 
 
-@experiment("000-fig4", "Trials of the line search over the rounds (000, figure 4)")
+@experiment("000-fig4", "Trials of the line search over the rounds (FedSLS, figure 4)")
 def figure_4(lab: Lab) -> Outcome:
     _, places = finals(lab, [(p, "fedexpsls") for p in PLACES])
     runs = {p: some["fedexpsls"] for p, some in places.items()}
@@ -175,7 +175,9 @@ def figure_4(lab: Lab) -> Outcome:
         not_run("CIFAR-100: trials per step", "from about 4 to about 1 within 50 rounds"),
     ]
     series = {DATA[p]: points(some[0], "trials", 1) for p, some in runs.items()}
-    picture = curves("Trials per step", "FedExpSLS; 1 is a first trial that passes; first seed.", series, y="trials")
+    picture = curves(
+        "Trials per step", "FedExpSLS; 1 means that the first trial is accepted; first seed.", series, y="trials"
+    )
     figures = {p: {"first fifth": round(start[p], 3), "last fifth": round(end[p], 3)} for p in PLACES}
     return Outcome(claims, [picture], figures, {"rounds": ROUNDS[lab.scale], "c": 0.1, "lr_max": 1})
 
@@ -192,9 +194,9 @@ def _ends(count: int) -> tuple[Callable[[list[float]], list[float]], Callable[[l
 CS = (0.1, 0.3, 0.5, 0.7)
 
 
-@experiment("000-fig5", "The constant c of Armijo's condition (000, figure 5)")
+@experiment("000-fig5", "The constant c of Armijo's condition (FedSLS, figure 5)")
 def figure_5(lab: Lab) -> Outcome:
-    # 0.1 is the recipe's, and the run that of the tables
+    # 0.1 is the recipe's default, so this run is shared with the tables
     cells = {
         (c, seed): trial(lab, "cifar10", "fedexpsls", {} if c == 0.1 else {"c": c}, ROUNDS[lab.scale], seed)
         for c in CS

@@ -1,4 +1,4 @@
-"""What an experiment leaves behind: a record in JSON, a page that needs no network, and a Markdown table of records."""
+"""Output of experiments: a JSON record, a self-contained HTML page, and a Markdown table of records."""
 
 from __future__ import annotations
 
@@ -22,10 +22,20 @@ from fedstride.app.report.write import duration
 from fedstride.app.run_folder import environment
 from fedstride.core.errors import InvalidInput
 from fedstride.core.files import replace_file
-from fedstride.research.papers.experiment import AGREES, DIFFERS, IN_KIND, NOT_RUN, Experiment, Lab, Outcome, Picture
+from fedstride.research.papers.experiment import (
+    AGREES,
+    DIFFERS,
+    IN_KIND,
+    NOT_RUN,
+    Experiment,
+    Lab,
+    Outcome,
+    Picture,
+    with_paper,
+)
 
 Record = dict[str, Any]
-COLOURS = {  # of a verdict: (light, dark)
+COLOURS = {  # verdict: (light, dark)
     AGREES: theme.SERIES[2],
     IN_KIND: theme.SERIES[0],
     DIFFERS: theme.SERIES[1],
@@ -52,7 +62,7 @@ def record(experiment: Experiment, lab: Lab, outcome: Outcome) -> Record:
 
 
 def write(found: Record, pictures: Sequence[Picture], folder: Path) -> tuple[Path, Path]:
-    """NAME-SCALE.json and NAME-SCALE.html."""
+    """Write NAME-SCALE.json and NAME-SCALE.html, and return their paths."""
     base = folder / f"{found['name']}-{found['scale']}"
     texts = {".json": json.dumps(found, indent=2, ensure_ascii=False) + "\n", ".html": page(found, pictures)}
     paths = tuple(base.with_name(base.name + ending) for ending in texts)
@@ -62,23 +72,24 @@ def write(found: Record, pictures: Sequence[Picture], folder: Path) -> tuple[Pat
 
 
 def read(folder: Path) -> list[Record]:
-    """The records of a folder, by name."""
+    """Return the records of a folder, sorted by name."""
     try:
         found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
     except ValueError as error:
-        raise InvalidInput(f"--out {folder}: holds a .json that is no record of an experiment ({error}).") from error
+        raise InvalidInput(f"--out {folder}: contains a .json that is not an experiment's record ({error}).") from error
     if not found or not all(isinstance(r, dict) and "claims" in r for r in found):
-        raise InvalidInput(f"--out {folder}: expected records that `fedstride reproduce NAME --out {folder}` writes.")
+        raise InvalidInput(f"--out {folder}: expected records written by `fedstride reproduce NAME --out {folder}`.")
     return found
 
 
 def markdown(records: Sequence[Record]) -> str:
-    """All claims of all records in one table."""
+    """Return one table with all claims of all records."""
     rows = [["experiment", "scale", "claim", "paper", "ours", "verdict", "seeds", "commit", "hours"]]
     for r in records:
         rest = [str(r["seeds"]), (r["commit"] or "-")[:7] + ("+" if _dirty(r) else ""), f"{r['hours']:.2g}"]
         rows += [
-            [r["name"], r["scale"], c["what"], c["paper"], c["ours"], _strong(c["verdict"]), *rest] for c in r["claims"]
+            [with_paper(r["name"]), r["scale"], c["what"], c["paper"], c["ours"], _strong(c["verdict"]), *rest]
+            for c in r["claims"]
         ]
     lines = ["| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
@@ -93,7 +104,7 @@ def _strong(verdict: str) -> str:
 
 
 def commit(source: Path) -> str | None:
-    """Of the repository that tracks this source, with -dirty if it has changes; None for an installed package."""
+    """Return the commit of the repository that tracks this source, with -dirty if changed; None if installed."""
     tracked = ["ls-files", "--error-unmatch", "__init__.py"]
     describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
@@ -105,7 +116,7 @@ def commit(source: Path) -> str | None:
 
 
 def finite(value: Any) -> Any:
-    """The same without NaN and infinities, which JSON does not know."""
+    """Replace NaN and infinities by None, because JSON cannot represent them."""
     if isinstance(value, dict):
         return {key: finite(v) for key, v in value.items()}
     if isinstance(value, list | tuple):
@@ -114,13 +125,14 @@ def finite(value: Any) -> Any:
 
 
 def page(found: Record, pictures: Sequence[Picture]) -> str:
-    """One file, light and dark as the reader's system is."""
+    """Return the page as one HTML file; its colours follow the reader's light or dark mode."""
     scripts = [get_plotlyjs(), _PROGRAM]
     style = (files("fedstride.app.report") / "page" / "page.css").read_text(encoding="utf-8")
     charts = [asdict(p) | {"wide": i == len(pictures) - 1 and i % 2 == 0} for i, p in enumerate(pictures)]
     engine = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return engine.from_string(_PAGE).render(
         r=found,
+        name=with_paper(found["name"]),
         took=duration(3600 * found["hours"]),
         details={
             "Settings": found["settings"],
@@ -137,7 +149,7 @@ def page(found: Record, pictures: Sequence[Picture]) -> str:
 
 
 def drawn(picture: Picture) -> dict[str, Any]:
-    """The figure in the look of the page; a legend wherever there are several names."""
+    """Return the figure in the style of the page, with a legend if it has several names."""
     traces, own = picture.figure["data"], picture.figure.get("layout", {})
     several = len({t.get("name") for t in traces if t.get("showlegend", True)} - {None}) > 1
     usual = theme.layout(360, showlegend=several, margin={"t": 12 + 22 * (1 + len(traces) // 5) if several else 8})
@@ -166,7 +178,7 @@ _PAGE = """<!doctype html>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src {% for digest in allowed %}'{{ digest }}' {% endfor %}; style-src 'unsafe-inline'; img-src data:">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<title>{{ r.name }} – fedstride</title>
+<title>{{ name }} – fedstride</title>
 <style>
 :root { {% for name, (light, dark) in colours.items() %}--{{ name }}: {{ light }}; {% endfor %}}
 @media screen and (prefers-color-scheme: dark) { :root { {% for name, (light, dark) in colours.items() %}--{{ name }}: {{ dark }}; {% endfor %}} }
@@ -180,7 +192,7 @@ th, td { text-align: left; white-space: normal; vertical-align: top; }
 <main>
 <header>
   <h1>{{ r.title }}</h1>
-  <p class="facts"><span>{{ r.name }}</span><span>{{ r.scale }} scale</span><span>{{ r.seeds }} seed{{ "s" if r.seeds > 1 }}</span><span>{{ took }} of computing</span></p>
+  <p class="facts"><span>{{ name }}</span><span>{{ r.scale }} scale</span><span>{{ r.seeds }} seed{{ "s" if r.seeds > 1 }}</span><span>{{ took }} of computing</span></p>
 </header>
 <table>
   <thead><tr><th scope="col">Claim</th><th scope="col">Paper</th><th scope="col">Ours</th><th scope="col">Verdict</th></tr></thead>
@@ -190,7 +202,7 @@ th, td { text-align: left; white-space: normal; vertical-align: top; }
 {% endfor %}
   </tbody>
 </table>
-<noscript><p class="small">The charts need JavaScript; the numbers do not.</p></noscript>
+<noscript><p class="small">Enable JavaScript to see the charts.</p></noscript>
 <div class="charts">
 {% for chart in charts %}
   <figure{% if chart.wide %} class="wide"{% endif %}>

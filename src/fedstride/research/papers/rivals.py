@@ -1,9 +1,9 @@
-"""Where 003 and 000 meet: the same tasks, the same rivals, and how the parameters of these are found.
+"""Tasks and baselines common to FedExP and FedSLS, and the tuning of the baselines.
 
-Deviations: the best parameters are those of the highest test accuracy after 50 rounds, where 003 D.3 takes training accuracy. At
-small scale a small CNN takes ResNet-18's place on CIFAR-10, softmax regression the CNN's on handwriting and a perceptron the
-LSTM's on text; the grids are coarser, and searched one parameter after the other. EMNIST and FEMNIST are replaced by MNIST, by
-writer, at either scale. Gradients are clipped at norm 10.
+Deviations: the best parameters are those with the highest test accuracy after 50 rounds, while FedExP app. D.3 uses
+training accuracy. At small scale, a small CNN replaces ResNet-18 on CIFAR-10, softmax regression the CNN on handwriting, and a
+perceptron the LSTM on text; the grids are coarser and searched one parameter at a time. At both scales, MNIST by writer
+replaces EMNIST and FEMNIST. Gradients are clipped at norm 10.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Options = dict[str, float]
 At = tuple[str, str]  # place, recipe
 Best = dict[At, Options]
 
-TUNED = 50  # rounds of a trial
+TUNED = 50  # rounds of a tuning run
 NAMES = {
     "fedexp": "FedExP",
     "fedavg": "FedAvg",
@@ -81,7 +81,7 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
 }
 SIZES["small"]["femnist"] = SIZES["small"]["emnist"]
 
-# log10 of what is searched; at small scale from the first value on
+# log10 of the search grids; at small scale, the search starts at the first value
 RATES: dict[str, dict[str, tuple[float, ...]]] = {
     "small": {
         "cifar10": (-1.5, -1, -0.5),
@@ -110,15 +110,15 @@ SECOND: dict[str, dict[str, tuple[str, tuple[float, ...]]]] = {
         "fedexprox": ("gamma", (-1, 0, 1)),
     },
 }
-TWO_ITERATES = ("fedexp", "scaffold_exp")  # read out as a mean; with the others that would only be a second evaluation
+TWO_ITERATES = ("fedexp", "scaffold_exp")  # return a mean of two iterates; the others return the last iterate
 SEARCHES = (
     "fedsls",
     "fedexpsls",
-)  # a line search has no rate that could decay, and a clipped gradient would mislead it
+)  # a line search has no rate to decay, and needs unclipped gradients
 
 
 def trial(lab: Lab, place: str, recipe: str, options: Options, rounds: int = TUNED, seed: int = 0) -> Cell:
-    """A run of a recipe with 003's weight decay, clipping and decay of the rate, under a name that files can have."""
+    """Return a run of a recipe with FedExP's weight decay, clipping and decay of the rate, named for use in file names."""
     algorithm: Algorithm = {"name": recipe, **options}
     settings = {**SIZES[lab.scale][place], "training__weight_decay": 1e-4}
     if recipe not in SEARCHES:
@@ -134,12 +134,12 @@ def trial(lab: Lab, place: str, recipe: str, options: Options, rounds: int = TUN
 
 
 def power(exponent: float) -> float:
-    """Of ten, short enough for a name."""
+    """Return 10^exponent, rounded for use in names."""
     return float(f"{10**exponent:.3g}")
 
 
 def tuned(lab: Lab, wanted: Iterable[At]) -> Best:
-    """The best parameters of recipes at places; a line search has none to find."""
+    """Return the best parameters of recipes at places; empty for line searches, which need none."""
     wanted = list(wanted)
     rates = {at: [power(r) for r in RATES[lab.scale][at[0]]] for at in wanted if at[1] not in SEARCHES}
     second = {at: (SECOND[lab.scale][at[1]][0], [power(v) for v in SECOND[lab.scale][at[1]][1]]) for at in rates}
@@ -162,7 +162,7 @@ def _best(lab: Lab, tried: Mapping[At, Sequence[Options]]) -> Best:
 
 
 def finals(lab: Lab, wanted: Iterable[At]) -> tuple[Best, dict[str, Runs]]:
-    """The best parameters, and the runs of full length with them by place."""
+    """Return the best parameters, and the full-length runs with them by place."""
     best = tuned(lab, wanted)
     cells = {
         (at, seed): trial(lab, *at, options, ROUNDS[lab.scale], seed)
@@ -182,7 +182,7 @@ def score(runs: Sequence[Result]) -> float:
 
 
 def training_loss(runs: Sequence[Result]) -> float:
-    """Mean over the last ten rounds of what the participating clients report."""
+    """Return the mean training loss of the participating clients over the last ten rounds."""
     return fmean(loss(run, "train_loss", last=10) for run in runs)
 
 
@@ -191,24 +191,24 @@ def scores(runs: Runs) -> dict[str, float]:
 
 
 def points(run: Result, column: str = "test_accuracy", factor: float = 100) -> tuple[list[int], list[float]]:
-    """The rounds that have a value, and the values."""
+    """Return the rounds that have a value, and the values."""
     pairs = zip(run["history"]["round"], run["history"][column], strict=True)
     kept = [(t, factor * v) for t, v in pairs if v is not None]
     return [t for t, _ in kept], [v for _, v in kept]
 
 
 def target_of(runs: Sequence[Result], rounds: int) -> float:
-    """The target where a paper's does not fit: FedAvg's mean accuracy over the third quarter of its rounds, per cent."""
+    """Return the target if the paper's is not applicable: FedAvg's mean accuracy in the third quarter, in per cent."""
     return fmean(v for run in runs for t, v in zip(*points(run), strict=True) if rounds / 2 < t <= rounds * 3 / 4)
 
 
 def needed(runs: Sequence[Result], target: float, rounds: int) -> float:
-    """Mean number of rounds to the target; a run that does not reach it counts one round more than it had."""
+    """Return the mean number of rounds to the target; a run that does not reach it counts as `rounds` + 1."""
     return fmean(rounds_to(run, target) or rounds + 1 for run in runs)
 
 
 def paths(title: str, note: str, runs: Runs) -> Picture:
-    """The first seed's accuracies over the rounds."""
+    """Draw the first seed's accuracies over the rounds."""
     series = {NAMES[recipe]: points(some[0]) for recipe, some in runs.items()}
     return curves(title, note, series, y="test accuracy, %")
 
@@ -222,7 +222,7 @@ def rounded(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def about(lab: Lab, best: Best) -> dict[str, Any]:
-    """For the page."""
+    """Return the settings for the page."""
     found = {f"{DATA[place]}, {NAMES[r]}": options for (place, r), options in best.items() if options}
     return {"parameters found": found, "rounds": ROUNDS[lab.scale], "rounds of the search": TUNED, "seeds": lab.seeds}
 

@@ -1,9 +1,9 @@
-"""Linear regression with more unknowns than equations: FedExP against tuned rivals (003, figure 3 left, app. D).
+"""Linear regression with more unknowns than equations: FedExP and tuned baselines (FedExP, figure 3 left, app. D).
 
-Jhunjhunwala, Wang, Joshi. FedExP: speeding up federated averaging via extrapolation. ICLR 2023 (003).
-Deviations: as in the authors' notebook, rows of A and vectors b_i have norm 1 and there is no weight decay, clipping or
-decay of the step. The grid of eta_g is printed with 10^0.5 twice; we take 10^1.5 for its second place. FedProx takes
-FedAvg's steps and tunes mu alone.
+Jhunjhunwala, Wang, Joshi. FedExP: speeding up federated averaging via extrapolation. ICLR 2023 (FedExP).
+Deviations: as in the authors' notebook, rows of A and vectors b_i have norm 1, and there is no weight decay, clipping or
+decay of the step. The printed grid of eta_g has 10^0.5 twice; we use 10^1.5 for the second. FedProx uses
+FedAvg's steps and tunes only mu.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from fedstride.research.papers.experiment import Claim, Lab, Outcome, curves, ex
 from fedstride.research.verify.fedexp import synthetic, zeros
 from fedstride.research.verify.problems import iterates
 
-SIZES = {"small": (10, 15, 250), "paper": (20, 30, 1000)}  # clients, samples of each, unknowns
+SIZES = {"small": (10, 15, 250), "paper": (20, 30, 1000)}  # clients, samples per client, unknowns
 ROUNDS = {"small": 200, "paper": 2000}
-TUNED = 50  # rounds of tuning; the loss is averaged over the last 10
+TUNED = 50  # rounds per tuning run; the loss is averaged over the last 10
 RATES = [-2, -1.5, -1, -0.5, 0]  # log10 of eta_l
 SERVER = {"fedavg": [0, 0.5, 1, 1.5, 2], "scaffold": [0, 0.5, 1, 1.5, 2], "fedadagrad": [-1, -0.5, 0, 0.5, 1]}
 PROX = [1e-3, 1e-2, 1e-1, 1.0]
@@ -45,7 +45,7 @@ TABLE_3 = {
     "scaffold": (-1.0, 1.0),
     "fedadagrad": (-1.0, -1.0),
 }  # eta_l, eta_g
-NOTEBOOK = {  # loss after 50 and 200 rounds of the authors' notebook, and how many orders of magnitude count as equal
+NOTEBOOK = {  # loss after 50 and 200 rounds in the authors' notebook, and the tolerance in orders of magnitude
     "fedexp": (1e-5, 1e-14, 2.0),
     "fedavg": (3.3e-3, 2.7e-6, math.log10(3)),
 }
@@ -53,7 +53,7 @@ Options = dict[str, float]
 
 
 def regression(seed: int, size: list[int], recipe: str, options: Options, rounds: int) -> Result:
-    """|A w - b|^2 / clients at the model that would be returned after each round: FedExP's is a mean of two iterates."""
+    """Return |A w - b|^2 / clients of the returned model after each round: for FedExP, a mean of two iterates."""
     problem = synthetic(seed, *size)
     A, b = torch.cat(list(problem.A)), torch.cat(list(problem.b))
 
@@ -70,7 +70,7 @@ def regression(seed: int, size: list[int], recipe: str, options: Options, rounds
 
 
 @experiment(
-    "003-synthetic", "Linear regression with more unknowns than equations (003, figure 3 left, figure 7, table 3)"
+    "003-synthetic", "Linear regression with more unknowns than equations (FedExP, figure 3 left, figure 7, table 3)"
 )
 def linear_regression(lab: Lab) -> Outcome:
     best = [_tuned(lab, seed) for seed in range(1, lab.seeds + 1)]
@@ -97,7 +97,7 @@ def linear_regression(lab: Lab) -> Outcome:
     )
     steps = curves(
         "Server step of FedExP",
-        "Longer than the best constant step in some rounds, and not in others; seed 1.",
+        "Longer than the best constant step in some rounds, but not in all; seed 1.",
         {"FedExP": (range(1, 201), runs["fedexp"][0]["server_step"][:200]), "FedAvg": ([1, 200], [best[0]["fedavg"]["server_lr"]] * 2)},
         y="eta_g",
         log=True,
@@ -122,7 +122,7 @@ def _cell(lab: Lab, seed: int, recipe: str, options: Options, rounds: int) -> Ce
 
 
 def _tuned(lab: Lab, seed: int) -> dict[str, Options]:
-    """The best of each grid: the lowest loss over the last 10 of 50 rounds (003 D.3)."""
+    """Return the best of each grid: the lowest loss over the last 10 of 50 rounds (FedExP app. D.3)."""
     grid: dict[str, list[Options]] = {"fedexp": [{"lr": 10**a, "eps": 0.0} for a in RATES]}
     for m, steps in SERVER.items():
         grid[m] = [{"lr": 10**a, "server_lr": 10.0**g} for a in RATES for g in steps]
@@ -141,7 +141,7 @@ def _end(result: Result) -> float:
 
 
 def _typical(runs: list[Result], t: int) -> float:
-    """The median over the seeds."""
+    """Return the median over the seeds."""
     return median(math.inf if run["diverged"] else run["loss"][t] for run in runs)
 
 
@@ -150,7 +150,7 @@ def _logs(options: Options) -> tuple[float, ...]:
 
 
 def _choice(lab: Lab, recipe: str, ours: list[tuple[float, ...]]) -> Claim:
-    """The commonest choice of the seeds against table 3."""
+    """Compare the most frequent choice over the seeds with table 3."""
     count = Counter(ours)
     commonest = max(count, key=count.__getitem__)
     of = f" of {len(ours)} seeds)"
@@ -163,7 +163,7 @@ def _steps(logs: tuple[float, ...]) -> str:
 
 
 def _faster(lab: Lab, t: int, losses: dict[str, float]) -> Claim:
-    """An order of magnitude below the best rival."""
+    """Check that FedExP is an order of magnitude below the best rival."""
     rival = min((m for m in NAMES if m != "fedexp"), key=losses.__getitem__)
     ours = f"FedExP {losses['fedexp']:.2g}, best rival {NAMES[rival]} {losses[rival]:.2g}"
     holds = losses["fedexp"] < losses[rival] / 10
@@ -171,7 +171,7 @@ def _faster(lab: Lab, t: int, losses: dict[str, float]) -> Claim:
 
 
 def _longer_steps(lab: Lab, runs: list[Result], constant: list[float]) -> Claim:
-    """In the first 200 rounds, before rounding rules."""
+    """Compare the server steps in the first 200 rounds, before rounding errors dominate."""
     shares = [fmean(step > c for step in run["server_step"][:200]) for run, c in zip(runs, constant, strict=True)]
     words = "in " + " and ".join(f"{100 * share:.0f} %" for share in shares) + " of the rounds"
     what = "eta_g of FedExP above the best constant one of FedAvg"

@@ -1,4 +1,4 @@
-"""The deep tasks that experiments share, small enough for two cores or as large as in the papers."""
+"""Deep-learning tasks shared by experiments, small enough for two cores or as large as in the papers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from fedstride.app.sweep import Cell, Result, training
 from fedstride.research.papers.experiment import Lab
 
-EVALUATIONS = 20  # of a run, evenly spread; the scores of the last few are averaged
+EVALUATIONS = 20  # evaluations per run, evenly spaced; the scores of the last few are averaged
 Algorithm = dict[str, Any]  # as in a configuration: {"name": "fedavg", "lr": 0.1}
 
 # At small scale: two convolutions of 6 and 12 filters, 200 samples per client, 4 steps per epoch.
@@ -25,9 +25,9 @@ ROUNDS = {"small": 50, "paper": 500}
 def cell(
     lab: Lab, task: str, algorithm: Algorithm, *, rounds: int | None = None, seed: int = 0, **settings: Any
 ) -> Cell:
-    """A training run. Its name tells all that differs from the task, so that experiments share equal runs.
+    """Return a training run. Its name contains all differences from the task, so that experiments share equal runs.
 
-    settings: dotted names of a configuration with __ for the dot, as data__alpha=0.1; they come last and win.
+    `settings` are dotted names of a configuration with __ for the dot, as in data__alpha=0.1; they take precedence.
     """
     rounds = rounds or ROUNDS[lab.scale]
     size = SMALL if lab.small and task not in ("shakespeare",) else {}
@@ -45,7 +45,7 @@ def cell(
 
 
 def text(algorithm: Algorithm) -> str:
-    """As on the command line: fedavg(lr=0.1)."""
+    """Format an algorithm as on the command line: fedavg(lr=0.1)."""
     rest = [f"{key}={_value(value)}" for key, value in algorithm.items() if key != "name"]
     return f"{algorithm['name']}({','.join(rest)})" if rest else str(algorithm["name"])
 
@@ -59,7 +59,7 @@ def _value(value: Any) -> str:
 
 
 def accuracy(result: Result, column: str = "test_accuracy", last: int = 4) -> float:
-    """Per cent, mean of the last evaluations; 0 for a run that diverged."""
+    """Return the mean of the last evaluations in per cent; 0 for a run that diverged."""
     if result["diverged"]:
         return 0.0
     return 100 * statistics.fmean([v for v in result["history"][column] if v is not None][-last:])
@@ -72,7 +72,7 @@ def loss(result: Result, column: str = "test_loss", last: int = 4) -> float:
 
 
 def rounds_to(result: Result, target: float, column: str = "test_accuracy") -> int | None:
-    """The first evaluated round with this accuracy (per cent), or None."""
+    """Return the first evaluated round with this accuracy (per cent), or None."""
     history = result["history"]
     scored = zip(history["round"], history[column], strict=True)
     return next((t for t, value in scored if value is not None and 100 * value >= target), None)

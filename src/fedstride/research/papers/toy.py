@@ -1,6 +1,6 @@
-"""Two clients in the plane, in two papers: what extrapolation and line search do, to be seen with the naked eye (000, 003).
+"""Two clients in the plane: the toy examples of FedSLS (line search) and FedExP (extrapolation).
 
-Deviations: 003 does not say where figure 2 starts; we start at (1, -1), which is nearer to S_1* than to S_2*.
+Deviations: FedExP does not state the start of figure 2; we start at (1, -1), which is nearer to S_1* than to S_2*.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedstride.research.verify import fedsls as fig1
 from fedstride.research.verify.problems import LeastSquares, iterates
 from fedstride.server import Average, FedExP
 
-PROJECTION = Polyak(c=0.5)  # one such step minimises a client's loss: its tau -> infinity steps of 003, sec. 5
+PROJECTION = Polyak(c=0.5)  # one such step minimises a client's loss: tau -> infinity in FedExP sec. 5
 PROBLEMS = {"fig1": fig1.toy, "eq12": eq12.toy}
 METHODS: dict[str, dict[str, Algorithm]] = {
     "fig1": {
@@ -42,7 +42,7 @@ METHODS: dict[str, dict[str, Algorithm]] = {
 
 
 def path(toy: str, method: str, start: list[float], rounds: int, steps: int) -> Result:
-    """The iterates, F at each, F at the returned model, and the server's steps."""
+    """Return the iterates, F at each, F at the returned model, and the server's steps."""
     problem = PROBLEMS[toy]()
     x0 = torch.tensor(start, dtype=torch.float64)
     xs, run = iterates(problem, x0, METHODS[toy][method], rounds, local_steps=steps, engine=Local(chunk=2))
@@ -56,7 +56,7 @@ def path(toy: str, method: str, start: list[float], rounds: int, steps: int) -> 
     }
 
 
-@experiment("000-fig1", "Two clients in the plane: line search and extrapolation together (000, figure 1)")
+@experiment("000-fig1", "Two clients in the plane: line search and extrapolation together (FedSLS, figure 1)")
 def figure_1(lab: Lab) -> Outcome:
     judge = partial(lab.judge, full=True)
     setting: dict[str, Any] = {"toy": "fig1", "start": [0.24, 1.0], "rounds": 50, "steps": 10}
@@ -104,7 +104,7 @@ def figure_1(lab: Lab) -> Outcome:
 
 
 @experiment(
-    "003-eq12", "Two clients in the plane: F oscillates while the distance falls (003, equation 12 and figure 2)"
+    "003-eq12", "Two clients in the plane: F oscillates while the distance falls (FedExP, equation 12 and figure 2)"
 )
 def equation_12(lab: Lab) -> Outcome:
     judge = partial(lab.judge, full=True)
@@ -152,9 +152,7 @@ def equation_12(lab: Lab) -> Outcome:
         curves(
             "Distance to the minimum", "|w - w*|^2.", {m: (at, v) for m, v in square.items()}, y="|w - w*|^2", log=True
         ),
-        _paths(
-            "The way to the minimum", "Iterates over the lines of equal F; the cross is w* = (0, 3).", problem, runs
-        ),
+        _paths("Path to the minimum", "Iterates over contour lines of F; the cross is w* = (0, 3).", problem, runs),
     ]
     about = {
         "F_1": "(3 w1 + w2 - 3)^2",
@@ -166,7 +164,7 @@ def equation_12(lab: Lab) -> Outcome:
 
 
 def _paths(title: str, note: str, problem: LeastSquares, runs: dict[str, Result], lines: int = 41) -> Picture:
-    """The iterates over the lines of equal log10 F."""
+    """Draw the iterates over contour lines of log10 F."""
     goal = problem.minimiser.tolist()
     every = [point for run in runs.values() for point in run["x"]] + [goal]
     grid = [_around([point[axis] for point in every], lines) for axis in (0, 1)]
@@ -205,7 +203,7 @@ def _paths(title: str, note: str, problem: LeastSquares, runs: dict[str, Result]
 
 
 def _around(values: list[float], count: int) -> list[float]:
-    """A grid over their range and a tenth more on either side."""
+    """Return a grid over the range of the values, extended by a tenth on either side."""
     low, high = min(values), max(values)
     margin = (high - low) / 10
     points: list[float] = torch.linspace(low - margin, high + margin, count, dtype=torch.float64).tolist()

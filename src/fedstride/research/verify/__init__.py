@@ -1,7 +1,7 @@
-"""Executable theory: the laws of the papers, checked by running them. `findings()` checks all of them."""
+"""Checks of the papers' theory: each law is a statement that a run can refute. `findings()` checks all of them."""
 
 # isort: off
-# the order of the papers: 000, 001, 002, 003, 004, and what holds for all
+# in the order of the papers (FedSLS, Delta-SGD, FedTrack, FedExP, FedLin), then the identities common to all
 from fedstride.research.verify import fedsls as fedsls
 from fedstride.research.verify import delta_sgd as delta_sgd
 from fedstride.research.verify import fedtrack as fedtrack

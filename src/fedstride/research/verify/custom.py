@@ -1,7 +1,7 @@
-"""Laws for an algorithm of one's own: `check(algorithm)` runs what any sensible algorithm keeps.
+"""Laws for custom algorithms: `check(algorithm)` runs the laws that every algorithm should satisfy.
 
-Deviations: laws about exact results are asked of algorithms without chance only (another seed changes nothing on full
-batches), and x* as a fixed point only of those with gradient correction of plain gradients.
+Deviations: laws about exact results apply only to deterministic algorithms (another seed changes nothing on full
+batches), and the law that x* is a fixed point only to those with gradient correction of plain gradients.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ SIZES = (12, 9, 14, 10, 8, 13)
 
 
 class Interrupted(Exception):
-    """Stands for whatever ends a run too early."""
+    """Simulates an interruption of a run."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """An algorithm on a well-scaled least-squares problem with clients that disagree."""
+    """An algorithm on a well-scaled least-squares problem with different clients."""
 
     algorithm: Algorithm
     problem: LeastSquares = field(default_factory=lambda: unequal(SIZES))
@@ -51,7 +51,7 @@ class Trial:
         return train(Featured(self.x0.to(dtype)), self.problem.loss, clients, self.algorithm, rounds=rounds, **options)
 
     def usual(self) -> dict[str, Any]:
-        """Minibatches and partial participation, as far as the algorithm has them."""
+        """Return the options for minibatches and partial participation, as far as the algorithm supports them."""
         for batch_size, cohort in product((4, None), (4, None)):
             options: dict[str, Any] = {"batch_size": batch_size, "cohort": cohort, "weights": "samples"}
             try:
@@ -63,7 +63,17 @@ class Trial:
 
 
 def check(algorithm: Algorithm) -> Iterator[Finding]:
-    """Every law that the algorithm should keep, one after the other; takes seconds."""
+    """Check every law that applies to the algorithm; takes seconds.
+
+    Args:
+        algorithm: the algorithm to check.
+
+    Yields:
+        A Finding for each measured figure; `finding.kept` is False for a broken law.
+
+    Example:
+        >>> broken = [f for f in check(fs.recipes.fedavg()) if not f.kept]
+    """
     trial = Trial(algorithm)
     laws: list[Callable[[Trial], Iterator[Measured]]] = [reproducible, types_and_counts, resumed, progress]
     if not chance(trial):
@@ -74,12 +84,12 @@ def check(algorithm: Algorithm) -> Iterator[Finding]:
         try:
             for what, measured, relation, bound in law(trial):
                 yield Finding(what, algorithm.name, float(measured), relation, float(bound))
-        except RuntimeError as error:  # Diverged is one
+        except RuntimeError as error:  # includes Diverged
             yield Finding(f"{law.__name__} fails: {error}", algorithm.name, math.nan, "<=", 0)
 
 
 def chance(trial: Trial) -> bool:
-    """Whether random numbers other than those of batches and cohorts play a part."""
+    """Whether the algorithm uses random numbers other than those of batches and cohorts."""
     try:
         return not torch.equal(trial(seed=0).x, trial(seed=1).x)
     except Diverged:
@@ -87,9 +97,11 @@ def chance(trial: Trial) -> bool:
 
 
 def _stays(a: Algorithm) -> bool:
-    """Whether x* is a fixed point: a client's compressor, or another objective, moves that point; Adam and Adagrad at the
-    clients, DoG, D-Adaptation and Prodigy at the server do not depend on the scale of gradients, so that the rounding of a
-    zero gradient is a step like any other."""
+    """Whether x* is a fixed point.
+
+    A client's compressor or another objective moves that point. Adam and Adagrad at the clients, and DoG, D-Adaptation
+    and Prodigy at the server are scale-invariant, so the rounding error of a zero gradient causes a full step.
+    """
     rescaled = isinstance(a.step, Adam | AdamW | Adagrad) or isinstance(a.server, DoG | DAdaptation | Prodigy)
     exact = a.up is None and isinstance(a.objective, Plain | Proximal) and not rescaled
     return exact and isinstance(a.drift, GradientCorrection)
@@ -103,7 +115,7 @@ def reproducible(trial: Trial) -> Iterator[Measured]:
     many = trial(**options, engine=Local(workers=3, chunk=1))
     yield "three workers give the bits of one: distance", apart(many.x, first.x), "<=", 0
     rows = trial(**options, engine=Local(workers=1, chunk=4))
-    yield "clients in one matrix give what they give alone: distance", apart(rows.x, first.x), "<=", 1e-10
+    yield "clients in one matrix give the results of single clients: distance", apart(rows.x, first.x), "<=", 1e-10
 
 
 def types_and_counts(trial: Trial) -> Iterator[Measured]:
@@ -131,7 +143,7 @@ def resumed(trial: Trial) -> Iterator[Measured]:
 
 
 def progress(trial: Trial) -> Iterator[Measured]:
-    """Where all clients share a minimiser; without one, extrapolation has nowhere to go (003 sec. 3)."""
+    """The loss falls if all clients share a minimiser; without one, extrapolation may not converge (FedExP sec. 3)."""
     easy = Trial(trial.algorithm, unequal(SIZES, common=True))
     model = easy(rounds=20).model
     x = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
@@ -148,10 +160,10 @@ def order(trial: Trial) -> Iterator[Measured]:
 def like_clients(trial: Trial) -> Iterator[Measured]:
     A, b = trial.problem.clients[0]
     one, three = (Trial(trial.algorithm, LeastSquares([A] * n, [b] * n, mean=True))().x for n in (1, 3))
-    yield "like clients are one client: distance", apart(three, one), "<=", 1e-9
+    yield "identical clients equal one client: distance", apart(three, one), "<=", 1e-9
 
 
 def fixed_point(trial: Trial) -> Iterator[Measured]:
     solution = weighted_minimiser(trial.problem, "samples")
     run = Trial(trial.algorithm, trial.problem, solution)(weights="samples")
-    yield "stays at x*, having gradient correction: distance", apart(run.x, solution), "<=", 1e-9
+    yield "stays at x* with gradient correction: distance", apart(run.x, solution), "<=", 1e-9

@@ -1,11 +1,11 @@
 """Laws of Delta-SGD: a Lyapunov function that does not increase, and steps that follow the smoothness.
 
-Kim, Toghani, Uribe, Kyrillidis. Adaptive federated learning with auto-tuned clients. ICLR 2024 (001).
-Deviations: theorem 5 is about eq. (4), which is gamma = delta = 1, one local step a round, and steps that go on from
-round to round, whereas algorithm 1 starts them afresh. So it is checked on one client with many local steps in a single
-round, where both are the same, and on many clients with a step part that carries its state over the rounds. There
-x_t^i is the client's own model before averaging; 001's proof treats it as the averaged one, so that for unlike clients
-the inequality is checked as printed, without a complete proof behind it.
+Kim, Toghani, Uribe, Kyrillidis. Adaptive federated learning with auto-tuned clients. ICLR 2024 (Delta-SGD).
+Deviations: theorem 5 is about eq. (4), with gamma = delta = 1, one local step per round, and steps that carry over from
+round to round, while algorithm 1 restarts them. It is therefore checked on one client with many local steps in a single
+round, where both are the same, and on many clients with a step part that carries its state over the rounds. There,
+x_t^i is the client's own model before averaging. The paper's proof treats it as the averaged one, so for different
+clients the inequality is checked as printed, without a complete proof.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from fedstride.research.verify.problems import (
     random_least_squares,
 )
 
-ROUNDING = 1e-12  # of a float64 run, relative
+ROUNDING = 1e-12  # relative rounding error of a float64 run
 
 
 @dataclass(frozen=True)
 class Note:
-    """What a client knew and did at one step."""
+    """The state of a client at one step."""
 
     y: Vec
     loss: float
@@ -52,7 +52,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Carried:
-    """Delta-SGD whose steps go on over the rounds, with a note of each. For engines with one client per chunk."""
+    """Delta-SGD whose steps carry over the rounds, with a record of each. For engines with one client per chunk."""
 
     rule: DeltaSGD
     kept: dict[int, State] = field(default_factory=dict)
@@ -78,7 +78,7 @@ def log_cosh(output: Tensor, target: Tensor) -> Tensor:
 
 
 def lyapunov(notes: dict[int, list[Note]], solution: Vec) -> list[float]:
-    """001 eq. (5), from the second step on; every f_i is 0 at the solution."""
+    """Return the Lyapunov function, eq. (5), from the second step on; every f_i is 0 at the solution."""
     m = len(notes)
     values = []
     for now in zip(*(pairwise(own) for own in notes.values()), strict=True):
@@ -89,7 +89,7 @@ def lyapunov(notes: dict[int, list[Note]], solution: Vec) -> list[float]:
     return values
 
 
-@law("001 eq. (5)")
+@law("Delta-SGD eq. (5)")
 def lyapunov_function(rule: DeltaSGD | None = None) -> Iterator[Measured]:
     """Full batches, full participation, convex f_i with a common minimiser: the Lyapunov function never increases."""
     losses: dict[str, Loss] = {"least squares": half_mean_square, "log cosh": log_cosh}
@@ -110,15 +110,15 @@ def lyapunov_function(rule: DeltaSGD | None = None) -> Iterator[Measured]:
 
 
 def grown(rule: DeltaSGD, notes: list[Note]) -> list[float]:
-    """eta_k over what its second bound allows, sqrt(1 + delta theta_(k-1)) eta_(k-1), for k >= 2."""
+    """Return eta_k over its second bound, sqrt(1 + delta theta_(k-1)) eta_(k-1), for k >= 2."""
     etas = [rule.lr0, *(note.eta for note in notes)]
     three = zip(etas, etas[1:], etas[2:], strict=False)
     return [new / (math.sqrt(1 + rule.delta * last / before) * last) for before, last, new in three]
 
 
-@law("001 Alg. 1")
+@law("Delta-SGD Alg. 1")
 def step_sizes(rule: type[DeltaSGD] = DeltaSGD) -> Iterator[Measured]:
-    """The first step, and gamma / (2 L) below all later ones, unless they are still growing from lr0."""
+    """The first step has its printed value, and gamma / (2 L) bounds later ones from below unless lr0 is smaller."""
     problem = random_least_squares(clients=2, samples=10, d=4, mean=True)
     x0 = torch.zeros(4, dtype=torch.float64)
     run = iterates(problem, x0, delta_sgd(), 1, local_steps=1)[1]
@@ -144,9 +144,9 @@ def step_sizes(rule: type[DeltaSGD] = DeltaSGD) -> Iterator[Measured]:
                 yield f"{name}, lr0 = {lr0:g}: largest eta_k 2 mu / gamma, k >= 2", ceiling, "<=", 1 + ROUNDING
 
 
-@law("001 Alg. 1")
+@law("Delta-SGD Alg. 1")
 def no_difference(rule: type[DeltaSGD] = DeltaSGD) -> Iterator[Measured]:
-    """Equal gradients, or a client that does not move, bound nothing: the step grows as allowed and is never NaN."""
+    """Equal gradients, or a client that does not move, give no bound: the step grows as allowed and is never NaN."""
     line = LeastSquares([torch.ones(1, 2, dtype=torch.float64)], [torch.zeros(1, dtype=torch.float64)])
     x0 = torch.zeros(2, dtype=torch.float64)
     for reuse in (False, True):

@@ -1,8 +1,8 @@
-"""Laws of FedExP: extrapolation speeds up averaging, approaches w* and needs eps once nobody interpolates.
+"""Laws of FedExP: extrapolation speeds up averaging, approaches w*, and needs eps without a common minimiser.
 
-Jhunjhunwala, Wang, Joshi. FedExP: speeding up federated averaging via extrapolation. ICLR 2023 (003).
+Jhunjhunwala, Wang, Joshi. FedExP: speeding up federated averaging via extrapolation. ICLR 2023 (FedExP).
 Deviations: the linear regression of app. D.2 has rows of A and vectors b_i of norm 1, as in the authors' notebook. Its
-figures hold in magnitude only: the data are drawn anew, and FedExP is chaotic.
+figures are compared only in magnitude: the data are drawn anew, and FedExP is chaotic.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from fedstride.research.verify.problems import LeastSquares, iterates, random_le
 from fedstride.server import FedExP, Server
 from fedstride.wire import Mean
 
-ROUNDING = 1e-12  # of a float64 run, relative
+ROUNDING = 1e-12  # relative rounding error of a float64 run
 
 
 @dataclass(frozen=True)
 class Watched:
-    """A server rule that notes x, Dbar and S of every round."""
+    """A server rule that records x, Dbar and S of every round."""
 
     rule: Server
     seen: list[tuple[Vec, Vec, Tensor]] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Watched:
 
 
 def synthetic(seed: int = 1, clients: int = 20, samples: int = 30, d: int = 1000) -> LeastSquares:
-    """003 app. D.2, then normalised as in the authors' notebook."""
+    """Return the problem of FedExP app. D.2, normalised as in the authors' notebook."""
     g = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
@@ -79,9 +79,9 @@ def zeros(problem: LeastSquares) -> Vec:
     return torch.zeros(problem.A[0].shape[1], dtype=torch.float64)
 
 
-@law("003 App. D.2")
+@law("FedExP App. D.2")
 def linear_regression(rounds: int = 50) -> Iterator[Measured]:
-    """|Aw - b|^2 / 20 after 50 rounds of 20 full-batch steps, against the figures of the authors' notebook."""
+    """|Aw - b|^2 / 20 after 50 rounds of 20 full-batch steps has the magnitude of the authors' notebook."""
     problem = synthetic()
     A, b = torch.cat(list(problem.A)), torch.cat(list(problem.b))
     table: dict[str, tuple[Algorithm, float, float]] = {
@@ -98,7 +98,7 @@ def linear_regression(rounds: int = 50) -> Iterator[Measured]:
     yield "loss of FedExP over that of the best FedAvg at round 50", final[0] / min(final[1:]), "<", 0.1
 
 
-@law("003 eq. (12)")
+@law("FedExP eq. (12)")
 def oscillation(server: Server | None = None) -> Iterator[Measured]:
     """Exact projections: the distance to w* falls in every round, F does not, and the mean of two iterates helps."""
     problem, solution = toy(), torch.tensor([0.0, 3.0], dtype=torch.float64)
@@ -110,7 +110,7 @@ def oscillation(server: Server | None = None) -> Iterator[Measured]:
         largest = max(new / old for old, new in pairwise(distance))
         yield f"from {start}: largest ratio of |w - w*|", largest, "<=", 1 + ROUNDING
         yield f"from {start}: rounds in which F rises", sum(new > old for old, new in pairwise(F)), ">=", 1
-        halfway = [problem.gap((x + y) / 2) for x, y in pairwise(xs[1:])]  # w_0 is no iterate of FedExP's
+        halfway = [problem.gap((x + y) / 2) for x, y in pairwise(xs[1:])]  # w_0 is not an iterate of FedExP
         yield (
             f"from {start}: sum of F at means of two iterates over that at iterates",
             sum(halfway) / sum(F[2:]),
@@ -119,16 +119,16 @@ def oscillation(server: Server | None = None) -> Iterator[Measured]:
         )
 
 
-@law("003 eq. (6)")
+@law("FedExP eq. (6)")
 def approximate_projection(step: float = 1.0, server: Server | None = None) -> Iterator[Measured]:
     """Lemma 1: with a common minimiser and lr <= 1/L, local models are nearer to w* on average than the global one.
 
-    The server sees it: mean |w_i - w*|^2 - |w - w*|^2 = S - 2 <w - w*, Dbar>.
+    It follows from the server's values: mean |w_i - w*|^2 - |w - w*|^2 = S - 2 <w - w*, Dbar>.
     """
     wide = random_least_squares(clients=5, samples=4, d=30, common=True)
     tall = random_least_squares(clients=5, samples=20, d=6, common=True)
     for name, problem in {"30 unknowns, 20 equations": wide, "6 unknowns, 100 equations": tall}.items():
-        # Of many minimisers, the one nearest to w_0 = 0; lemma 1 holds for each of them.
+        # Use the minimiser nearest to w_0 = 0; lemma 1 holds for all of them.
         solution = torch.linalg.pinv(torch.cat(list(problem.A))) @ torch.cat(list(problem.b))
         eye = Watched(server or FedExP(eps=0.0))
         xs, _ = iterates(problem, zeros(problem), Algorithm(Constant(step / problem.L), eye), 15, local_steps=5)
@@ -143,9 +143,9 @@ def approximate_projection(step: float = 1.0, server: Server | None = None) -> I
         yield f"{name}: largest ratio of |w - w*| to that before the round", max(closer), "<=", 1 + ROUNDING
 
 
-@law("003 eq. (9)")
+@law("FedExP eq. (9)")
 def server_step(server: type[FedExP] = FedExP) -> Iterator[Measured]:
-    """eta_g is never below 1: with like and unlike clients, any eps, and where nothing moves at all."""
+    """eta_g is never below 1: for identical and different clients, for any eps, and at the minimiser."""
     unlike, like = random_least_squares(), random_least_squares(clients=1)
     same = LeastSquares([like.A[0]] * 3, [like.b[0]] * 3)
     for name, problem, x0 in (
@@ -159,9 +159,9 @@ def server_step(server: type[FedExP] = FedExP) -> Iterator[Measured]:
             yield f"{name}, eps = {eps:g}: least eta_g", min(run.history["server_step"]), ">=", 1
 
 
-@law("003 Sec. 3")
+@law("FedExP Sec. 3")
 def blow_up(make: Callable[..., Algorithm] = fedexp) -> Iterator[Measured]:
-    """Without a common minimiser Dbar vanishes and S does not: with eps = 0 the history shows eta_g running away."""
+    """Without a common minimiser Dbar vanishes and S does not, so with eps = 0 eta_g grows without bound."""
     apart, common = random_least_squares(), random_least_squares(common=True)
 
     def largest(problem: LeastSquares, eps: float) -> float:

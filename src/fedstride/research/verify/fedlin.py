@@ -1,8 +1,8 @@
-"""The laws of FedLin, and of the rivals that FedLin's paper shows to fail.
+"""Laws of FedLin, and of the other algorithms that its paper shows to fail.
 
-Mitra, Jaafar, Pappas, Hassani. Linear convergence in federated learning. NeurIPS 2021 (004).
-Deviations: for appendix K the law takes etabar = 1/L, about 1/260 for the sum loss printed there, which the theorems
-cover; the appendix's 0.15 and 0.1 are far longer, and converge all the same (`fedstride reproduce 004-K`).
+Mitra, Jaafar, Pappas, Hassani. Linear convergence in federated learning. NeurIPS 2021 (FedLin).
+Deviations: for appendix K the law uses etabar = 1/L, about 1/260 for the sum loss printed there, which the theorems
+cover. The appendix's 0.15 and 0.1 are far longer, and also converge (`fedstride reproduce 004-K`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Recipe = Callable[..., Algorithm]
 Compress = Callable[[Tensor, int], Tensor]
 
 
-@law("004 Thm 9")
+@law("FedLin Thm 9")
 def heterogeneous(make: Recipe = fedlin) -> Iterator[Measured]:
     p = random_least_squares(condition=5)
     for H in (1, 4, 16):
@@ -47,7 +47,7 @@ def heterogeneous(make: Recipe = fedlin) -> Iterator[Measured]:
         yield f"FedLin, H = {H}: factor of f - f* per round", factor, "<=", 1 - p.mu / (6 * p.L)
 
 
-@law("004 Prop 3")
+@law("FedLin Prop 3")
 def identical_clients(make: Recipe = fedlin) -> Iterator[Measured]:
     one = random_least_squares(clients=1)
     p = LeastSquares([*one.A] * 3, [*one.b] * 3)
@@ -56,14 +56,14 @@ def identical_clients(make: Recipe = fedlin) -> Iterator[Measured]:
         yield f"FedLin, 3 equal clients, H = {H}: factor of f - f* per step", factor, "<=", 1 - p.mu / p.L
 
 
-@law("004 Thm 1")
+@law("FedLin Thm 1")
 def unequal_work(make: Recipe = fedlin) -> Iterator[Measured]:
     p = random_least_squares(condition=5)
     factor = slowest(p, make(lr=1 / (6 * p.L)), 10, local_steps=[1, 2, 5, 15, 40])
     yield "FedLin, 1 to 40 local steps: factor of f - f* per round", factor, "<=", 1 - p.mu / (6 * p.L)
 
 
-@law("004 Thm 3")
+@law("FedLin Thm 3")
 def non_convex(make: Recipe = fedlin) -> Iterator[Measured]:
     p = random_least_squares(d=4, mean=True)
     afar, T = near(p.minimiser), 20
@@ -76,13 +76,13 @@ def non_convex(make: Recipe = fedlin) -> Iterator[Measured]:
         yield f"FedLin, non-convex{name}: L decrease / |grad f|^2", least, ">=", 1 / 52  # eq. (87)
 
 
-@law("004 Thm 4")
+@law("FedLin Thm 4")
 def noisy_gradients(make: Recipe = fedlin) -> Iterator[Measured]:
     p = random_least_squares(d=4)
     star, eta, small, large = p.minimiser, 1 / (12 * p.L), 1.0, 100.0
 
     def errors(x: Vec, sigma: float, rounds: int, seeds: int) -> Tensor:
-        """|x_t - x*|^2, averaged over the seeds; sigma^2 = E|noise|^2 is d times the variance of a coordinate."""
+        """Return |x_t - x*|^2 averaged over the seeds; sigma^2 = E|noise|^2 is d times the variance of a coordinate."""
         noisy = replace(make(lr=eta), gradient=Noisy(sigma / sqrt(len(x))))
         runs = [iterates(p, x, noisy, rounds, seed=s, local_steps=[1, 2, 3, 2, 1])[0] for s in range(seeds)]
         return torch.stack([torch.stack([sq(x - star) for x in xs]) for xs in runs]).mean(0)
@@ -97,14 +97,14 @@ def noisy_gradients(make: Recipe = fedlin) -> Iterator[Measured]:
     yield f"FedLin, noise {large:g} over noise {small:g}: floor of |x - x*|^2", growth, ">", (large / small) ** 2 / 2
 
 
-@law("004 Thm 5, App. E")
+@law("FedLin Thm 5, App. E")
 def lower_bound(make: Recipe = fedlin) -> Iterator[Measured]:
     L, b = 14.0, torch.tensor([3.0, -2.0], dtype=torch.float64)
     root = torch.tensor([sqrt(L), 1.0], dtype=torch.float64)
     p = LeastSquares([torch.eye(2, dtype=torch.float64), root.diag()], [-b, b / root])  # f_1, f_2 of app. E, x* = 0
 
     def round_map(eta: float, H: int) -> Tensor:
-        """The matrix M of x_t+1 = M x_t, column by column."""
+        """Return the matrix M of x_t+1 = M x_t, computed column by column."""
         algorithm = make(lr=eta * H)
         return torch.stack([iterates(p, e, algorithm, 1, local_steps=H)[0][-1] for e in torch.eye(2).double()], 1)
 
@@ -124,7 +124,7 @@ def matrix_57(eta: float, H: int, L: float) -> Tensor:
     return torch.tensor([[first, 0], [0, (1 - eta) ** H]], dtype=torch.float64)
 
 
-@law("004 Lemma 14")
+@law("FedLin Lemma 14")
 def top_k(compress: Compress = lambda V, k: TopK(k).compress(V)) -> Iterator[Measured]:
     d = 12
     source = torch.Generator().manual_seed(0)
@@ -138,7 +138,7 @@ def top_k(compress: Compress = lambda V, k: TopK(k).compress(V)) -> Iterator[Mea
     yield "TOP-k: d |x - C(x)|^2 - (d - k) |x|^2", third, "<=", 0
 
 
-@law("004 Thm 6")
+@law("FedLin Thm 6")
 def server_top_k(make: Recipe = fedlin) -> Iterator[Measured]:
     p = random_least_squares(d=8, condition=5)
     for k in (4, 1):
@@ -149,7 +149,7 @@ def server_top_k(make: Recipe = fedlin) -> Iterator[Measured]:
         yield f"FedLin, server TOP-{k} of 8: factor of f - f* per round", factor, "<=", bound
 
 
-@law("004 Thm 7")
+@law("FedLin Thm 7")
 def server_top_k_with_feedback(make: Recipe = fedlin) -> Iterator[Measured]:
     p = random_least_squares(clients=3, samples=2000, d=4)  # well conditioned: the rate is slow, 1 - 1/(96 delta kappa)
     delta, T = 2, 200
@@ -162,7 +162,7 @@ def server_top_k_with_feedback(make: Recipe = fedlin) -> Iterator[Measured]:
     yield f"FedLin, server TOP-2 of 4 with feedback: the same after {T} rounds", e[T] / (2 * rate**T * e[0]), "<=", 1
 
 
-@law("004 Thm 8")
+@law("FedLin Thm 8")
 def client_top_k(make: Recipe = fedlin) -> Iterator[Measured]:
     one = random_least_squares(clients=1, samples=200, d=4)
     source = torch.Generator().manual_seed(2)
@@ -187,7 +187,7 @@ def logistic_sum(output: Tensor, target: Tensor) -> Tensor:
     return torch.logaddexp(margin, torch.zeros_like(margin)).sum()
 
 
-@law("004 App. K")
+@law("FedLin App. K")
 def logistic_regression(make: Recipe = fedlin) -> Iterator[Measured]:
     p, tau = appendix_k()
     A, b = torch.cat(list(p.A)), torch.cat(list(p.b))
@@ -196,7 +196,7 @@ def logistic_regression(make: Recipe = fedlin) -> Iterator[Measured]:
     L = p.L / 4  # the logistic loss is 1/4-smooth
 
     def gap(x: Vec) -> float:
-        """f(x) - f*."""
+        """Return f(x) - f*."""
         return float(logistic_sum(A @ x, b) - logistic_sum(A @ star, b)) / len(p.A)
 
     def floor(k: int, rounds: int) -> float:
@@ -213,7 +213,7 @@ def logistic_regression(make: Recipe = fedlin) -> Iterator[Measured]:
 
 
 def appendix_k() -> tuple[LeastSquares, list[int]]:
-    """10 clients with 500 x 100 Gaussian features and labels of a logistic model; 2 to 50 local steps."""
+    """Return 10 clients with 500 x 100 Gaussian features and labels of a logistic model, and 2 to 50 local steps."""
     source = torch.Generator().manual_seed(0)
     x = torch.randn(100, generator=source, dtype=torch.float64)
     A = [torch.randn(500, 100, generator=source, dtype=torch.float64) for _ in range(10)]
@@ -224,7 +224,7 @@ def appendix_k() -> tuple[LeastSquares, list[int]]:
 
 
 def newton(A: Tensor, b: Tensor) -> tuple[Vec, float]:
-    """The minimiser of logistic_sum and the gradient's norm there; halves a step that does not descend."""
+    """Return the minimiser of logistic_sum and the gradient's norm there; steps that do not descend are halved."""
     x = A.new_zeros(A.shape[1])
     for _ in range(50):
         s = torch.sigmoid(-b * (A @ x))
@@ -238,7 +238,7 @@ def newton(A: Tensor, b: Tensor) -> tuple[Vec, float]:
     return x, float(g.norm())
 
 
-@law("004 Prop 1")
+@law("FedLin Prop 1")
 def fedavg_and_fedprox(make_fedavg: Recipe = fedavg, make_fedprox: Recipe = fedprox) -> Iterator[Measured]:
     p, H, beta = random_least_squares(), 5, 20.0
     eta = 1 / p.L
@@ -247,7 +247,7 @@ def fedavg_and_fedprox(make_fedavg: Recipe = fedavg, make_fedprox: Recipe = fedp
     yield from _surrogate("FedProx", p, make_fedprox(lr=eta, mu=beta), eta, beta, [H] * 5, [1.0] * 5)
 
 
-@law("004 Prop 2")
+@law("FedLin Prop 2")
 def fednova_too(make: Recipe = fednova) -> Iterator[Measured]:
     p, tau = random_least_squares(), [1, 2, 4, 8, 16]
     alpha = [sum(tau) / len(tau) / t for t in tau]  # tau_eff / tau_i
@@ -258,7 +258,7 @@ def fednova_too(make: Recipe = fednova) -> Iterator[Measured]:
 def _surrogate(
     name: str, p: LeastSquares, algorithm: Algorithm, eta: float, beta: float, tau: list[int], alpha: list[float]
 ) -> Iterator[Measured]:
-    """The run is gradient descent on the surrogate sum |(Q_i A_i)^(1/2) (x - c_i)|^2 / 2m (004 app. B)."""
+    """The run is gradient descent on the surrogate sum |(Q_i A_i)^(1/2) (x - c_i)|^2 / 2m (FedLin app. B)."""
     eye = torch.eye(p.A[0].shape[1], dtype=torch.float64)
     H, c = [], []
     for i, (A, b) in enumerate(p.clients):
@@ -275,7 +275,7 @@ def _surrogate(
     yield f"{name}: distance to x* in the end", float((xs[-1] - star).norm()), ">", 1e-2
 
 
-@law("004 App. J")
+@law("FedLin App. J")
 def fedsplit_diverges(make: Recipe = fedsplit) -> Iterator[Measured]:
     L, mu = 1000.0, 1.0
     root = torch.tensor([[sqrt(L), sqrt(mu)], [sqrt(mu), sqrt(mu)]], dtype=torch.float64)
@@ -285,7 +285,7 @@ def fedsplit_diverges(make: Recipe = fedsplit) -> Iterator[Measured]:
     algorithm = make(prox=s, lr=s / (1 + s * (L + mu) / 2))  # Pathak and Wainwright, corollary 1
 
     def limit(e: int) -> tuple[float, float]:
-        """The spectral radius of the round map, and the distance of its fixed point to x*."""
+        """Return the spectral radius of the round map, and the distance of its fixed point to x*."""
         xs, _ = iterates(p, torch.zeros(2, dtype=torch.float64), algorithm, 6, local_steps=e)
         radius, fixed = zip(*(recurrence(torch.stack(xs)[:, j]) for j in range(2)), strict=True)
         return max(radius), float((torch.tensor(fixed) - p.minimiser).norm())
@@ -302,10 +302,10 @@ def fedsplit_diverges(make: Recipe = fedsplit) -> Iterator[Measured]:
 
 
 def recurrence(x: Tensor) -> tuple[float, float]:
-    """Of x_t+2 = a x_t+1 + b x_t + c: the largest root in modulus, and the fixed point.
+    """Return the largest root in modulus and the fixed point of x_t+2 = a x_t+1 + b x_t + c.
 
-    The Hessians of app. J are diagonal, so that a coordinate depends on its own (z_1, z_2) alone: a 2 x 2 round map,
-    whose characteristic polynomial the iterates obey.
+    The Hessians of app. J are diagonal, so a coordinate depends only on its own (z_1, z_2): a 2 x 2 round map,
+    whose characteristic polynomial the iterates satisfy.
     """
     known = torch.stack([x[1:-1], x[:-2], torch.ones_like(x[2:])], 1)
     a, b, c = torch.linalg.lstsq(known, x[2:, None], driver="gelsd").solution[:, 0].tolist()

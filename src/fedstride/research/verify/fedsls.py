@@ -1,7 +1,7 @@
-"""Laws of FedSLS: what Armijo's line search promises for a step, a round and a run.
+"""Laws of FedSLS: guarantees of Armijo's line search for a step, a round and a run.
 
-Federated stochastic line search (000); lemma 6 is lemma 1 of Vaswani et al. Painless stochastic gradient. NeurIPS 2019.
-Deviations: lemma 6 in its version for a grid, times backtrack (000 app. E, remark 3).
+Federated stochastic line search (FedSLS); lemma 6 is lemma 1 of Vaswani et al. Painless stochastic gradient. NeurIPS 2019.
+Deviations: lemma 6 is checked in its version for a grid, multiplied by backtrack (FedSLS app. E, remark 3).
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from fedstride.research.verify.law import Measured, law
 from fedstride.research.verify.problems import LeastSquares, iterates, random_least_squares
 from fedstride.server import Average
 
-ROUNDING = 1e-12  # of a float64 run, relative
+ROUNDING = 1e-12  # relative rounding error of a float64 run
 
 
 @dataclass(frozen=True)
 class Search:
     """One line search of one client."""
 
-    start: float  # the first step it tried
-    eta: float  # the step it took
+    start: float  # first trial step
+    eta: float  # accepted step
     square: float  # |g|^2
-    before: float  # the loss
-    after: float
+    before: float  # loss before the step
+    after: float  # loss after the step
 
 
 @dataclass(frozen=True)
 class Watched:
-    """A line search that notes what it found."""
+    """A line search that records its results."""
 
     rule: Step
     seen: list[Search] = field(default_factory=list)
@@ -66,7 +66,7 @@ def toy() -> LeastSquares:
     return LeastSquares([2**0.5 * a for a in A], [2**0.5 * b, 2**0.5 * b])  # the loss is half a square
 
 
-@law("000 Fig. 1")
+@law("FedSLS Fig. 1")
 def figure_1(make: Callable[..., Algorithm] = fedsls) -> Iterator[Measured]:
     """The final F of two clients with ten local steps: FedExpSLS < FedExP < FedSLS < FedAvg."""
     problem, x0 = toy(), torch.tensor([0.24, 1.0], dtype=torch.float64)
@@ -85,9 +85,9 @@ def figure_1(make: Callable[..., Algorithm] = fedsls) -> Iterator[Measured]:
         final[better] = F
 
 
-@law("000 Thm 3")
+@law("FedSLS Thm 3")
 def linear_convergence(step: type[Armijo] = Armijo) -> Iterator[Measured]:
-    """|w - w*|^2 shrinks by 1 - eta_g lr_max mu K / 2 a round, where all clients share a minimiser."""
+    """|w - w*|^2 shrinks by 1 - eta_g lr_max mu K / 2 per round, if all clients share a minimiser."""
     problem = random_least_squares(clients=6, samples=20, d=5, common=True, mean=True)
     solution, L, mu = problem.minimiser, problem.L, problem.mu
     x0 = solution + torch.ones(5, dtype=torch.float64)
@@ -105,7 +105,7 @@ def linear_convergence(step: type[Armijo] = Armijo) -> Iterator[Measured]:
 
 
 def searches(rule: Step, drift: Scaffold | None = None) -> list[Search]:
-    """Every search of a run on batches of one sample; all samples have norm 2, so that every batch has L = 4."""
+    """Return all searches of a run on batches of one sample; all samples have norm 2, so every batch has L = 4."""
     drawn = random_least_squares(clients=3, samples=10, d=8)
     problem = LeastSquares([2 * A / A.norm(dim=1, keepdim=True) for A in drawn.A], drawn.b)
     eye = Watched(rule)
@@ -114,9 +114,9 @@ def searches(rule: Step, drift: Scaffold | None = None) -> list[Search]:
     return eye.seen
 
 
-@law("000 Lemma 6")
+@law("FedSLS Lemma 6")
 def accepted_steps(step: type[Armijo] = Armijo) -> Iterator[Measured]:
-    """Every accepted step is long enough, short enough, and decreases the loss as Armijo asks, on the searched loss."""
+    """Every accepted step is long enough, short enough, and satisfies Armijo's condition on the searched loss."""
     for reset in ("max", "grow", "keep"):
         for drift in (None, Scaffold()):
             rule = step(lr_max=1.0, c=0.3, backtrack=0.7, reset=reset)

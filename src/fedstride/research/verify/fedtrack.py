@@ -1,7 +1,7 @@
-"""The laws of FedTrack.
+"""Laws of FedTrack.
 
-Mitra, Jaafar, Pappas, Hassani. Federated learning with incrementally aggregated gradients. CDC 2021 (002).
-Deviations: f_i is the plain mean of its components only when all have the same size; with a smaller last block L is the
+Mitra, Jaafar, Pappas, Hassani. Federated learning with incrementally aggregated gradients. CDC 2021 (FedTrack).
+Deviations: f_i is the plain mean of its components only if all have the same size. With a smaller last block, L is the
 smoothness of the components scaled by their share of the samples.
 """
 
@@ -33,7 +33,7 @@ SIZES = (5, 6, 7, 8)  # samples per client: 20 local steps visit every component
 
 
 def _problem(rank: int = 3) -> LeastSquares:
-    """Least squares in 3 dimensions, of which the data span `rank`."""
+    """Return a least-squares problem in 3 dimensions whose data span `rank` of them."""
     p = random_least_squares(clients=4, samples=max(SIZES), d=3, mean=True)
     A, b = zip(*((A[:n], b[:n]) for A, b, n in zip(p.A, p.b, SIZES, strict=True)), strict=True)
     flat = torch.linalg.qr(p.A[0].T @ p.A[1]).Q[:, :rank]
@@ -41,7 +41,7 @@ def _problem(rank: int = 3) -> LeastSquares:
 
 
 def _smoothness(p: LeastSquares, block: int) -> float:
-    """The largest smoothness of a component."""
+    """Return the largest smoothness of a component."""
 
     def of_client(A: Tensor) -> float:
         parts = torch.split(A, block)
@@ -51,12 +51,12 @@ def _smoothness(p: LeastSquares, block: int) -> float:
 
 
 def _linear(p: LeastSquares, mu: float, make: Recipe, H: int, block: int) -> tuple[float, str, float]:
-    """The largest factor of f - f* in any round, and its bound."""
+    """Return the largest factor of f - f* in any round, and its bound."""
     L = _smoothness(p, block)
     return slowest(p, make(lr=1 / (18 * L * H), block=block), 8, local_steps=H), "<=", 1 - mu / (18 * L)
 
 
-@law("002 Thm 1")
+@law("FedTrack Thm 1")
 def strongly_convex(make: Recipe = fedtrack) -> Iterator[Measured]:
     p = _problem()
     for H, block in ((1, 1), (5, 1), (20, 1), (3, 3), (8, 3)):
@@ -64,7 +64,7 @@ def strongly_convex(make: Recipe = fedtrack) -> Iterator[Measured]:
         yield what, *_linear(p, p.mu, make, H, block)
 
 
-@law("002 Thm 3")
+@law("FedTrack Thm 3")
 def polyak_lojasiewicz(make: Recipe = fedtrack) -> Iterator[Measured]:
     p = _problem(rank=2)
     yield (
@@ -77,7 +77,7 @@ def polyak_lojasiewicz(make: Recipe = fedtrack) -> Iterator[Measured]:
         yield f"FedTrack, H = {H}, PL: factor of f - f* per round", *_linear(p, p.pl, make, H, 1)
 
 
-@law("002 Thm 2")
+@law("FedTrack Thm 2")
 def non_convex(make: Recipe = fedtrack) -> Iterator[Measured]:
     p, H, T = _problem(), 12, 10
     afar, L = near(p.minimiser), _smoothness(p, 1)
@@ -90,7 +90,7 @@ def non_convex(make: Recipe = fedtrack) -> Iterator[Measured]:
         yield f"FedTrack, non-convex{name}: L decrease / |grad f|^2", least, ">=", 1 / 36  # eq. (43)
 
 
-@law("002 Alg. 1")
+@law("FedTrack Alg. 1")
 def as_printed(make: Recipe = fedtrack) -> Iterator[Measured]:
     p = _problem()
     x0, eta = near(p.minimiser), 0.1 / _smoothness(p, 1)
@@ -102,7 +102,7 @@ def as_printed(make: Recipe = fedtrack) -> Iterator[Measured]:
 
 def _one_round(p: LeastSquares, x: Vec, eta: float, H: int, block: int) -> Vec:
     def components(A: Tensor, b: Tensor, y: Vec) -> Rows:
-        """The parts of grad f_i, one row per component."""
+        """Return the parts of grad f_i, one row per component."""
         slopes = A * (A @ y - b)[:, None] / len(A)
         return torch.stack([part.sum(0) for part in torch.split(slopes, block)])
 
@@ -120,7 +120,7 @@ def _one_round(p: LeastSquares, x: Vec, eta: float, H: int, block: int) -> Vec:
     return torch.stack(ends).mean(0)
 
 
-@law("002 Sec. III")
+@law("FedTrack Sec. III")
 def cost(make: Recipe = fedtrack) -> Iterator[Measured]:
     p = _problem()
     for H in (1, 5, 20):

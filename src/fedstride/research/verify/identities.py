@@ -1,6 +1,6 @@
-"""Identities: two ways to write one algorithm, and points that an algorithm must not leave.
+"""Identities: equivalent formulations of one algorithm, and fixed points.
 
-The facts behind all five papers; x* stays fixed is 004 eq. (37), 002 line 7 and 003 alg. 2 at the minimiser.
+Facts common to all five papers; x* is a fixed point by FedLin eq. (37), FedTrack line 7 and FedExP alg. 2.
 Deviations: none.
 """
 
@@ -41,7 +41,7 @@ from fedstride.server import FedExP
 from fedstride.training.train import train
 from fedstride.wire import TopK
 
-EXACT = 1e-12  # rounding of a short float64 run
+EXACT = 1e-12  # rounding error of a short float64 run
 STEPS = (3, 1, 4, 2)  # tau_i
 
 
@@ -53,7 +53,7 @@ class Featured(Point):
 
 
 def unequal(sizes: Sequence[int] = (6, 9, 5, 8), d: int = 4, mean: bool = True, common: bool = False) -> LeastSquares:
-    """Clients of different sizes, who disagree unless they have a common minimiser."""
+    """Return clients of different sizes, with different minimisers unless `common` is True."""
     drawn = random_least_squares(len(sizes), max(sizes), d, common=common)
     return LeastSquares(
         [A[:n] for A, n in zip(drawn.A, sizes, strict=True)],
@@ -63,7 +63,7 @@ def unequal(sizes: Sequence[int] = (6, 9, 5, 8), d: int = 4, mean: bool = True, 
 
 
 def end(problem: LeastSquares, algorithm: Algorithm, x0: Vec | None = None, rounds: int = 3, **options: Any) -> Vec:
-    """The last iterate of a short run."""
+    """Return the last iterate of a short run."""
     start = torch.zeros(problem.A[0].shape[1], dtype=torch.float64) + 0.5 if x0 is None else x0
     options.setdefault("local_steps", STEPS[: len(problem.A)])
     return train(Featured(start), problem.loss, problem.clients, algorithm, rounds=rounds, **options).x
@@ -75,7 +75,7 @@ def apart(x: Vec, y: Vec) -> float:
 
 @law("Identity")
 def gradient_descent(recipe: Callable[..., Algorithm] = fedavg) -> Iterator[Measured]:
-    """One full-batch step of everybody is a step of gradient descent on the weighted mean of the losses."""
+    """One full-batch step of all clients is a step of gradient descent on the weighted mean of the losses."""
     problem, lr = unequal(), 0.1
     for weights in ("uniform", "samples"):
         p = shares(problem, weights)
@@ -88,17 +88,17 @@ def gradient_descent(recipe: Callable[..., Algorithm] = fedavg) -> Iterator[Meas
 
 @law("Identity")
 def like_clients(recipes: dict[str, Callable[..., Algorithm]] = RECIPES) -> Iterator[Measured]:
-    """Four clients with the same data are one client, whatever the algorithm."""
+    """Four clients with the same data are equivalent to one client, for every algorithm."""
     one = unequal((7,))
     four = LeastSquares([one.A[0]] * 4, [one.b[0]] * 4, mean=True)
     for name, make in recipes.items():
         distance = apart(end(four, make(), local_steps=3), end(one, make(), local_steps=3))
-        yield f"{name}: distance of 4 like clients to one", distance, "<=", EXACT
+        yield f"{name}: distance of 4 identical clients to one", distance, "<=", EXACT
 
 
 @law("Identity")
 def rows(recipes: dict[str, Callable[..., Algorithm]] = RECIPES) -> Iterator[Measured]:
-    """Clients that share a matrix of rows get what each gets in a matrix of its own."""
+    """Clients that share a matrix of rows get the same results as in separate matrices."""
     problem = unequal()
     for name, make in recipes.items():
         together, alone = (end(problem, make(), engine=Local(chunk=chunk)) for chunk in (4, 1))
@@ -107,7 +107,7 @@ def rows(recipes: dict[str, Callable[..., Algorithm]] = RECIPES) -> Iterator[Mea
 
 @dataclass(frozen=True)
 class Remembering:
-    """The local engine, with clients that took part before."""
+    """The local engine with initial client state."""
 
     memory: Sequence[State]  # one per client
     leads = True
@@ -124,7 +124,7 @@ def gradients(problem: LeastSquares, x: Vec) -> list[Vec]:
 
 
 def shares(problem: LeastSquares, weights: str) -> list[float]:
-    """p_i."""
+    """Return the weights p_i."""
     sizes = [len(A) if weights == "samples" else 1 for A in problem.A]
     return [n / sum(sizes) for n in sizes]
 
@@ -139,7 +139,7 @@ def weighted_minimiser(problem: LeastSquares, weights: str) -> Vec:
 
 @law("Identity")
 def fixed_point(algorithms: dict[str, Algorithm] | None = None) -> Iterator[Measured]:
-    """Unlike FedAvg, corrected algorithms stay at x*, with any weights, sizes, losses and numbers of steps."""
+    """Unlike FedAvg, corrected algorithms stay at x* for any weights, sizes, losses and numbers of steps."""
     corrected = algorithms or {
         "SCAFFOLD": scaffold(lr=0.02),
         "SCAFFOLD-ExP": scaffold_exp(lr=0.02),
@@ -164,7 +164,7 @@ def fixed_point(algorithms: dict[str, Algorithm] | None = None) -> Iterator[Meas
 
 @law("Identity")
 def switched_off(d: int = 4) -> Iterator[Measured]:
-    """A part that is switched off is not there: each pair is one algorithm written twice."""
+    """A disabled part has no effect: each pair is the same algorithm written in two ways."""
     equal_steps = {"local_steps": 3}
     whole = Algorithm(Constant(0.1), gradient=IAG(block=9))
     pairs: dict[str, tuple[Algorithm, Algorithm, dict[str, Any]]] = {

@@ -1,4 +1,4 @@
-"""A law: a statement of a paper that a run can break, with the figure measured and the bound it must keep."""
+"""Laws: statements of a paper that a run can refute, each with a measured figure and its bound."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEEPS: dict[str, Callable[[float, float], bool]] = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the table. A NaN keeps no law."""
+    """One line of the table. NaN breaks every law."""
 
     law: str
     source: str
@@ -33,17 +33,17 @@ class Finding:
         return KEEPS[self.relation](self.measured, self.bound)
 
     def json(self) -> dict[str, Any]:
-        """For JSON, which knows no NaN."""
+        """Convert to a dict for JSON, with None for NaN."""
         return {**asdict(self), "measured": self.measured if isfinite(self.measured) else None, "kept": self.kept}
 
 
-Measured = tuple[str, float, str, float]  # what, measured, relation, bound
+Measured = tuple[str, float, str, float]  # description, measured, relation, bound
 Check = TypeVar("Check", bound=Callable[..., Iterator[Measured]])
 LAWS: list[tuple[str, Callable[[], Iterator[Measured]]]] = []
 
 
 def law(source: str) -> Callable[[Check], Check]:
-    """Enter a generator of (what, measured, relation, bound) into the list of laws."""
+    """Register a generator of (description, measured, relation, bound) in the list of laws."""
 
     def enter(check: Check) -> Check:
         LAWS.append((source, check))
@@ -53,7 +53,7 @@ def law(source: str) -> Callable[[Check], Check]:
 
 
 def select(only: str = "") -> list[tuple[str, Callable[[], Iterator[Measured]]]]:
-    """The laws whose source, name or module contains the text, such as "004", "Thm 9" or "fedlin"."""
+    """Return the laws whose source, name or module contains the text, such as "FedLin" or "Thm 9"."""
     return [
         (source, check)
         for source, check in LAWS
@@ -62,7 +62,7 @@ def select(only: str = "") -> list[tuple[str, Callable[[], Iterator[Measured]]]]
 
 
 def run(source: str, check: Callable[[], Iterator[Measured]]) -> Iterator[Finding]:
-    """The findings of one law; a run that fails breaks it."""
+    """Yield the findings of one law; a run that fails breaks it."""
     try:
         for what, measured, relation, bound in check():
             yield Finding(what, source, float(measured), relation, float(bound))
@@ -71,6 +71,6 @@ def run(source: str, check: Callable[[], Iterator[Measured]]) -> Iterator[Findin
 
 
 def findings(only: str = "") -> Iterator[Finding]:
-    """Every law, in the order of the papers."""
+    """Yield the findings of the selected laws, in the order of the papers."""
     for source, check in select(only):
         yield from run(source, check)

@@ -40,8 +40,8 @@ def half_sum_square(output: Tensor, target: Tensor) -> Tensor:
 def robust(output: Tensor, target: Tensor) -> Tensor:
     """phi(r) = r^2 / (2 (1 + r^2)), averaged over the samples: bounded and not convex.
 
-    phi'' = (1 - 3 r^2) / (1 + r^2)^3 lies in [-1/4, 1], so that it is as smooth as r^2 / 2: the constants L and
-    L_component of a LeastSquares(mean=True) hold for it too.
+    phi'' = (1 - 3 r^2) / (1 + r^2)^3 lies in [-1/4, 1], so it is as smooth as r^2 / 2: the constants L and
+    L_component of a LeastSquares(mean=True) are also valid for it.
     """
     square = (output - target) ** 2
     return (square / (1 + square)).mean() / 2
@@ -87,7 +87,7 @@ class LeastSquares:
 
     @property
     def pl(self) -> float:
-        """The global constant of Polyak and Lojasiewicz: the smallest eigenvalue of H that is not zero."""
+        """The global Polyak-Lojasiewicz constant: the smallest non-zero eigenvalue of H."""
         eigenvalues = torch.linalg.eigvalsh(self.H)
         return float(eigenvalues[eigenvalues > 1e-10 * eigenvalues[-1]][0])
 
@@ -99,7 +99,7 @@ class LeastSquares:
         return solution
 
     def gap(self, x: Vec) -> float:
-        """f(x) - f*, as a quadratic form: exact to the last digits."""
+        """Return f(x) - f* as a quadratic form, exact to the last digits."""
         e = x - self.minimiser
         return float(e @ self.H @ e) / 2
 
@@ -114,8 +114,18 @@ def random_least_squares(
     spread: float = 1.0,
     condition: float = 1.0,
 ) -> LeastSquares:
-    """Gaussian data; `common`: all clients share one minimiser; spread: how far apart their own minimisers are;
-    condition: how much more the first feature varies than the last, so that all clients share their flat directions."""
+    """Return a problem with Gaussian data.
+
+    Args:
+        clients: number of clients.
+        samples: samples per client.
+        d: dimension.
+        seed: seed of the data.
+        mean: whether losses are means instead of sums.
+        common: whether all clients share one minimiser.
+        spread: distance between the clients' own minimisers.
+        condition: ratio of the variances of the first and the last feature, so that clients share flat directions.
+    """
     g = torch.Generator().manual_seed(seed)
     scale = torch.linspace(1, condition**-0.5, d, dtype=torch.float64)
     A = [torch.randn(samples, d, generator=g, dtype=torch.float64) * scale for _ in range(clients)]
@@ -127,7 +137,7 @@ def random_least_squares(
 def iterates(
     problem: LeastSquares, x0: Vec, algorithm: str | Algorithm, rounds: int, loss: Loss | None = None, **options: Any
 ) -> tuple[list[Vec], Run]:
-    """x_0, x_1, ..., x_T of a run, and the run; with another loss on the same data if one is given."""
+    """Return the iterates x_0, x_1, ..., x_T of a run, and the run; `loss` replaces the problem's loss if given."""
     xs: list[Vec] = []
     run = train(
         Point(x0),
@@ -142,35 +152,35 @@ def iterates(
 
 
 def hard_start(problem: LeastSquares, seed: int = 1) -> Vec:
-    """A point away from the minimiser in all directions, and most of all where f is flattest and descent slowest."""
+    """Return a point away from the minimiser in all directions, most of all where f is flattest and descent slowest."""
     flattest = torch.linalg.eigh(problem.H).eigenvectors[:, -round(float(torch.linalg.matrix_rank(problem.H)))]
     return near(problem.minimiser + 10 * flattest, seed)
 
 
 def near(x: Vec, seed: int = 1, distance: float = 1.0) -> Vec:
-    """x, moved by a normal of this standard deviation."""
+    """Return x plus normal noise of this standard deviation."""
     return x + distance * torch.randn(len(x), generator=torch.Generator().manual_seed(seed), dtype=x.dtype)
 
 
 def slowest(problem: LeastSquares, algorithm: Algorithm, rounds: int, **options: Any) -> float:
-    """The largest factor of f - f* in any round: from afar, and from so near that any bias would show."""
+    """Return the largest factor of f - f* in any round, from a distant start and from one near enough to show bias."""
     starts = (hard_start(problem), near(problem.minimiser, distance=1e-4))
     runs = [iterates(problem, x0, algorithm, rounds, **options)[0] for x0 in starts]
     return max(max(ratios([problem.gap(x) for x in xs])) for xs in runs)
 
 
 def ratios(values: Sequence[float]) -> list[float]:
-    """v_1 / v_0, v_2 / v_1, ...: the factor of each round."""
+    """Return the factor of each round: v_1 / v_0, v_2 / v_1, ..."""
     return [after / before for before, after in pairwise(values)]
 
 
 def global_loss(problem: LeastSquares, loss: Loss, x: Vec) -> Tensor:
-    """f(x), differentiable."""
+    """Return f(x), differentiable."""
     return torch.stack([loss(A @ x, b) for A, b in problem.clients]).mean()
 
 
 def descent(problem: LeastSquares, loss: Loss, xs: Sequence[Vec]) -> tuple[list[float], list[float]]:
-    """f and |grad f|^2 at each point."""
+    """Return f and |grad f|^2 at each point."""
     values, slopes = zip(*(value_and_slope(problem, loss, x) for x in xs), strict=True)
     return list(values), [float(g @ g) for g in slopes]
 
@@ -182,14 +192,14 @@ def value_and_slope(problem: LeastSquares, loss: Loss, x: Vec) -> tuple[float, V
 
 
 def descended(problem: LeastSquares, loss: Loss, x: Vec, slope: float) -> Vec:
-    """Where plain gradient descent from x first has |grad f| <= slope."""
+    """Return the first point of plain gradient descent from x with |grad f| <= slope."""
     while (g := value_and_slope(problem, loss, x)[1]).norm() > slope:
         x = x - g / problem.L
     return x
 
 
 def least_curvature(problem: LeastSquares, loss: Loss, x: Vec) -> float:
-    """The smallest eigenvalue of f's Hessian: negative where f is not convex."""
+    """Return the smallest eigenvalue of f's Hessian: negative if f is not convex."""
     x = x.clone().requires_grad_()
     (slope,) = torch.autograd.grad(global_loss(problem, loss, x), x, create_graph=True)
     hessian = torch.stack([torch.autograd.grad(g, x, retain_graph=True)[0] for g in slope])

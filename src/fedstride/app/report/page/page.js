@@ -1,5 +1,5 @@
 "use strict";
-// Draws the charts again whenever the reader changes the axis, the algorithms shown, or light and dark.
+// Redraws the charts when the reader changes the axis, the algorithms shown, or the colour scheme.
 const page = JSON.parse(document.getElementById("data").textContent);
 const dark = new Map(Object.entries(page.dark));
 const night = matchMedia("(prefers-color-scheme: dark)");

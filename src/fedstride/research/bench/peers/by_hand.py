@@ -1,4 +1,4 @@
-"""The loops that one would write by hand: PyTorch's own threads, one client after the other."""
+"""Hand-written loops: one client after the other, with PyTorch's own threads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sgd(model: nn.Module, loss: Loss, batches: Batches, lr: float, correction: l
 
 
 def armijo(model: nn.Module, loss: Loss, batches: Batches, samples: int) -> None:
-    """lr_max = 1, c = 0.1, backtracking by 0.9, growth by 2^(b/n)."""
+    """Armijo's line search with lr_max = 1, c = 0.1, backtracking by 0.9, growth by 2^(b/n)."""
     eta, parameters = 1.0, list(model.parameters())
     for X, y in batches:
         model.zero_grad()
@@ -46,7 +46,7 @@ def armijo(model: nn.Module, loss: Loss, batches: Batches, samples: int) -> None
 
 
 class Scaffold:
-    """Control variates: one per client, and the server's, which moves once a round."""
+    """Control variates: one per client, and the server's, which is updated once per round."""
 
     def __init__(self, model: nn.Module, clients: int) -> None:
         self.server, *self.own = ([torch.zeros_like(p) for p in model.parameters()] for _ in range(clients + 1))

@@ -1,4 +1,4 @@
-"""The models of the benchmark in plain PyTorch, with their data: for programs that do not know fedstride."""
+"""Models and data of the benchmark in plain PyTorch, for programs that run without fedstride."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def build(model: str, shape: list[int], classes: int) -> nn.Module:
     return cnn(classes) if model == "cnn" else nn.Linear(math.prod(shape), classes, bias=model == "softmax")
 
 
-@functools.cache  # Flower's workers ask again for every client
+@functools.cache  # Flower's workers call it for every client
 def load(folder: str) -> tuple[dict[str, Any], nn.Module, list[tuple[Tensor, Tensor]], Tensor]:
-    """The work, the model at its start, the clients' data, and the order of their samples."""
+    """Return the workload, the initial model, the clients' data, and the order of their samples."""
     work, arrays = read(folder)
     found = {name: torch.from_numpy(array) for name, array in arrays.items()}
     dtype = getattr(torch, work["dtype"])

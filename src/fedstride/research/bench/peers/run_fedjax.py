@@ -1,7 +1,7 @@
-"""FedJAX: its federated averaging, with the models in haiku."""
+"""FedJAX's federated averaging, with the models in haiku."""
 
 # mypy: ignore-errors
-# It runs where fedjax is, in an environment of its own.
+# Runs in an environment of its own, where fedjax is installed.
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def network(model: str, classes: int):
 
 
 def from_torch(x: np.ndarray, shapes) -> dict:
-    """A layer's weights, then its bias; PyTorch has them output first (OI, OIHW), haiku last (IO, HWIO)."""
+    """Convert weights, then biases: PyTorch stores outputs first (OI, OIHW), haiku last (IO, HWIO)."""
     params, at = {}, 0
     for layer, names in shapes.items():
         params[layer] = {}

@@ -1,4 +1,4 @@
-"""fedstride, as a user calls it."""
+"""fedstride, called as by a user."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def main(folder: str) -> None:
         batch_size=workload.batch,
         callbacks=[lambda event: pace(lambda: event.x)],
     )
-    trials = [row["trials"] for row in run.history[1:] or run.history]  # the first round warms up
+    trials = [row["trials"] for row in run.history[1:] or run.history]  # the first round is a warm-up
     pace.reply(torch=torch.__version__, engine=getattr(run, "engine", None), trials=sum(trials) / len(trials))
 
 

@@ -1,7 +1,7 @@
 """Flower's simulation: FedAvg with a ClientApp of the Message API, on Ray with one core per client."""
 
 # mypy: ignore-errors
-# It runs where flwr is, in an environment of its own.
+# Runs in an environment of its own, where flwr is installed.
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flwr.simulation import run_simulation
 from nets import LOSSES, load, vector
 from serving import Pace
 
-FOLDER = os.environ.setdefault("BENCH_WORK", sys.argv[1] if len(sys.argv) > 1 else "")  # Ray's workers read it too
+FOLDER = os.environ.setdefault("BENCH_WORK", sys.argv[1] if len(sys.argv) > 1 else "")  # also read by Ray's workers
 client, server = ClientApp(), ServerApp()
 
 

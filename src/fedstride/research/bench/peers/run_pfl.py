@@ -1,7 +1,7 @@
 """Apple's pfl-research: FederatedAveraging on a SimulatedBackend, one process per core (torchrun)."""
 
 # mypy: ignore-errors
-# It runs where pfl is, in an environment of its own.
+# Runs in an environment of its own, where pfl is installed.
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Net(nn.Module):
 
 
 class Rounds(TrainingProcessCallback):
-    """Counts rounds; on the first process, also serves requests."""
+    """Count rounds; the first process also serves requests."""
 
     def __init__(self, pace) -> None:
         self.pace, self.round = pace, 0
@@ -77,7 +77,7 @@ def main(folder: str) -> None:
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(
             central_num_iterations=work["rounds"],
-            evaluation_frequency=work["rounds"] + 1,  # in the first round alone, which is not timed
+            evaluation_frequency=work["rounds"] + 1,  # only in the first round, which is not timed
             train_cohort_size=len(clients),
             val_cohort_size=0,
         ),
