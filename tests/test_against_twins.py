@@ -35,7 +35,10 @@ EVERY = {
     "mean-uniform-unequal": setting("mean", "uniform"),
     "sum-uniform-3": setting("sum", "uniform", 3),
 }
-every_setting = pytest.mark.parametrize("S", EVERY.values(), ids=EVERY)
+SLOW = ("mean-uniform-unequal", "sum-uniform-3")  # the others have both weights, equal and unequal steps
+every_setting = pytest.mark.parametrize(
+    "S", [pytest.param(S, id=name, marks=[pytest.mark.slow] * (name in SLOW)) for name, S in EVERY.items()]
+)
 some_settings = pytest.mark.parametrize("S", list(EVERY.values())[:3], ids=list(EVERY)[:3])
 two_settings = pytest.mark.parametrize("S", list(EVERY.values())[:2], ids=list(EVERY)[:2])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 
 import pytest
 import torch
@@ -47,8 +48,16 @@ ALL = {name: make() for name, make in RECIPES.items()} | COMPOSITIONS
 RANDOM = [n for n, a in ALL.items() if isinstance(a.gradient, fs.Noisy) or isinstance(a.up, fs.RandomK | fs.Quantize)]
 WITH_BATCHES = [n for n, a in ALL.items() if a.gradient.batches]
 
-everywhere = pytest.mark.parametrize("name", ALL)
-without_chance = pytest.mark.parametrize("name", [n for n in ALL if n not in RANDOM])
+FAST = {*RECIPES, "armijo-fedexp-scaffold", "delta-iag", "fedlin-compressed"}
+
+
+def over(names: Iterable[str]) -> pytest.MarkDecorator:
+    """One case per algorithm; of the compositions, most are slow tests."""
+    return pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in names])
+
+
+everywhere = over(ALL)
+without_chance = over(n for n in ALL if n not in RANDOM)
 
 
 def work(name: str) -> dict:
@@ -149,7 +158,7 @@ def test_the_same_seed_gives_the_same_bits(name):
     assert same_bits(learn(ALL[name], seed=3, **work(name)), learn(ALL[name], seed=3, **work(name)))
 
 
-@pytest.mark.parametrize("name", WITH_BATCHES)
+@over(WITH_BATCHES)
 def test_another_seed_draws_other_batches(name):
     options = {**work(name), "cohort": None}
     assert not torch.equal(learn(ALL[name], seed=3, **options).x, learn(ALL[name], seed=4, **options).x)
