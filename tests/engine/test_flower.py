@@ -101,11 +101,14 @@ def agree(remote: fs.Run, here: fs.Run, tolerance: float = 1e-10) -> bool:
 
 
 COHORTS = [(name, *how) for name in RECIPES for how in (("none", "uniform"), (3, "samples"))]
+COHORTS.remove(("fedsplit", 3, "samples"))  # needs everybody
+FAST = [(name, 3, "samples") for name in ("auto", "fedavg", "fedlin", "scaffold")]
 
 
 @pytest.mark.parametrize(
-    ("name", "cohort", "weights"), [c for c in COHORTS if c[:2] != ("fedsplit", 3)]
-)  # needs everybody
+    ("name", "cohort", "weights"),
+    [case if case in FAST else pytest.param(*case, marks=pytest.mark.slow) for case in COHORTS],
+)
 def test_every_recipe_trains_as_on_the_local_engine(name, cohort, weights):
     size = "none" if name == "fedtrack" else 4
     given = settings(algorithm=name, rounds=10, cohort=cohort, weights=weights, batch_size=size, local_steps=3)

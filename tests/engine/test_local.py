@@ -103,6 +103,7 @@ def test_engines_by_name():
     assert engine("auto") == engine("local") == fs.engine.Local()
 
 
+@pytest.mark.slow
 def test_a_script_that_trains_ends_well():
     """Worker threads must not outlive the interpreter: its exit code is what make and CI see."""
     script = (
