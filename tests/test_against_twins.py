@@ -12,6 +12,7 @@ from tests.problems import Fixed
 from tests.reference import clients as c
 from tests.reference import twins as T
 from tests.reference.problems import LeastSquares, Network, Softmax
+from tests.tiers import slow
 
 SIZES = (3, 5, 8, 4)
 PROBLEMS = {
@@ -37,7 +38,7 @@ EVERY = {
 }
 SLOW = ("mean-uniform-unequal", "sum-uniform-3")  # the others have both weights, equal and unequal steps
 every_setting = pytest.mark.parametrize(
-    "S", [pytest.param(S, id=name, marks=[pytest.mark.slow] * (name in SLOW)) for name, S in EVERY.items()]
+    "S", [slow(S, name=name) if name in SLOW else pytest.param(S, id=name) for name, S in EVERY.items()]
 )
 some_settings = pytest.mark.parametrize("S", list(EVERY.values())[:3], ids=list(EVERY)[:3])
 two_settings = pytest.mark.parametrize("S", list(EVERY.values())[:2], ids=list(EVERY)[:2])

@@ -22,6 +22,7 @@ from tests.problems import (
     regression,
     same_bits,
 )
+from tests.tiers import slow
 
 COMPOSITIONS = {
     "armijo-fedexp-scaffold": fs.Algorithm(fs.Armijo(), fs.FedExP(), drift=fs.Scaffold()),
@@ -53,7 +54,7 @@ FAST = {*RECIPES, "armijo-fedexp-scaffold", "delta-iag", "fedlin-compressed"}
 
 def over(names: Iterable[str]) -> pytest.MarkDecorator:
     """One case per algorithm; of the compositions, most are slow tests."""
-    return pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in names])
+    return pytest.mark.parametrize("name", [n if n in FAST else slow(n) for n in names])
 
 
 everywhere = over(ALL)

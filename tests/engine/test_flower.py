@@ -25,6 +25,7 @@ from fedstride.engine.flower import nodes as nodes_module
 from fedstride.engine.flower.project import arguments
 from tests.engine.grid import Grid
 from tests.problems import Classifier, classification, records, same_bits
+from tests.tiers import slow
 
 DATA = classification()
 CLIENTS = len(DATA)
@@ -105,10 +106,7 @@ COHORTS.remove(("fedsplit", 3, "samples"))  # needs everybody
 FAST = [(name, 3, "samples") for name in ("auto", "fedavg", "fedlin", "scaffold")]
 
 
-@pytest.mark.parametrize(
-    ("name", "cohort", "weights"),
-    [case if case in FAST else pytest.param(*case, marks=pytest.mark.slow) for case in COHORTS],
-)
+@pytest.mark.parametrize(("name", "cohort", "weights"), [c if c in FAST else slow(*c) for c in COHORTS])
 def test_every_recipe_trains_as_on_the_local_engine(name, cohort, weights):
     size = "none" if name == "fedtrack" else 4
     given = settings(algorithm=name, rounds=10, cohort=cohort, weights=weights, batch_size=size, local_steps=3)

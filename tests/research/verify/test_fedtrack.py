@@ -46,6 +46,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("check", "make"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_breaks_the_law(check, make):
     assert not is_kept(check, make=make)
