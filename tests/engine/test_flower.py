@@ -449,12 +449,14 @@ def until(grid: Grid, round: int) -> Grid:
     return grid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", STATEFUL)
 def test_a_server_that_starts_again_goes_on_to_the_same_bits(algorithm):
     trained(a_grid(), algorithm, 3)
     assert same_bits(trained(a_grid(500), algorithm, 6), uninterrupted(algorithm, 6))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", STATEFUL)
 def test_a_server_that_goes_back_two_rounds_finds_what_clients_remembered(algorithm):
     trained(a_grid(), algorithm, 4)
