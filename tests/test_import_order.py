@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,7 @@ def place(module: str) -> int:
     return max(known, key=lambda i: len(ORDER[i]))
 
 
+@cache
 def imports(path: Path, at_once: bool = False) -> set[str]:
     """Full names of what a file imports when it runs; what only type checkers read does not count.
 

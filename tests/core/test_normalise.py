@@ -88,6 +88,7 @@ def test_as_good_as_columns_standardised_by_hand(make, seed):
     assert raw.history[-1]["test_accuracy"] < run.history[-1]["test_accuracy"] - 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["auto", "fedavg", "scaffold", "fedlin", "fedsls", "fednova"])
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize("weights", ["uniform", "samples"])
@@ -280,6 +281,7 @@ def test_a_checkpoint_of_the_other_kind_is_refused(tmp_path, first, then):
 # Engines.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["auto", "scaffold", "fedlin", "moon"])
 @pytest.mark.parametrize("buffers", ["average", "local", "frozen"])
 def test_the_same_bits_with_any_number_of_workers_and_any_buffers(algorithm, buffers):

@@ -113,6 +113,7 @@ def test_every_recipe_trains_as_on_the_local_engine(name, cohort, weights):
     assert agree(flower.train(PROJECT, a_grid(), given), local(given))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     [
