@@ -4,7 +4,7 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-crash test-faults test-fuzz test-kills test-processors test-processors-short test-soak check verify bench-peers format clean FORCE
+.PHONY: help setup demo test test-all test-crash test-faults test-fuzz test-kills test-processors test-processors-short test-soak check verify bench-peers format clean FORCE
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -16,7 +16,10 @@ demo: setup  ## FedAvg with three learning rates against algorithms that were to
 	@$(VENV)/bin/fedstride compare digits --algorithms "fedavg(lr=0.03),fedavg(lr=0.3),fedavg(lr=3),fedsls,auto" \
 		--seeds 1 --target 0.9 --out runs/demo
 
-test: setup  ## run the tests
+test: setup  ## run the tests of what matters most (3 minutes)
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -m "not slow"
+
+test-all: setup  ## run all tests, the slow ones too (10 minutes)
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2
 
 LONG = OMP_NUM_THREADS=1 $(PY) -m tests

@@ -12,6 +12,7 @@ from tests.problems import Fixed
 from tests.reference import clients as c
 from tests.reference import twins as T
 from tests.reference.problems import LeastSquares, Network, Softmax
+from tests.tiers import slow
 
 SIZES = (3, 5, 8, 4)
 PROBLEMS = {
@@ -35,7 +36,10 @@ EVERY = {
     "mean-uniform-unequal": setting("mean", "uniform"),
     "sum-uniform-3": setting("sum", "uniform", 3),
 }
-every_setting = pytest.mark.parametrize("S", EVERY.values(), ids=EVERY)
+SLOW = ("mean-uniform-unequal", "sum-uniform-3")  # the others have both weights, equal and unequal steps
+every_setting = pytest.mark.parametrize(
+    "S", [slow(S, name=name) if name in SLOW else pytest.param(S, id=name) for name, S in EVERY.items()]
+)
 some_settings = pytest.mark.parametrize("S", list(EVERY.values())[:3], ids=list(EVERY)[:3])
 two_settings = pytest.mark.parametrize("S", list(EVERY.values())[:2], ids=list(EVERY)[:2])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from tests.problems import (
     regression,
     same_bits,
 )
+from tests.tiers import slow
 
 COMPOSITIONS = {
     "armijo-fedexp-scaffold": fs.Algorithm(fs.Armijo(), fs.FedExP(), drift=fs.Scaffold()),
@@ -47,8 +49,27 @@ ALL = {name: make() for name, make in RECIPES.items()} | COMPOSITIONS
 RANDOM = [n for n, a in ALL.items() if isinstance(a.gradient, fs.Noisy) or isinstance(a.up, fs.RandomK | fs.Quantize)]
 WITH_BATCHES = [n for n, a in ALL.items() if a.gradient.batches]
 
-everywhere = pytest.mark.parametrize("name", ALL)
-without_chance = pytest.mark.parametrize("name", [n for n in ALL if n not in RANDOM])
+MOST = {*RECIPES, "armijo-fedexp-scaffold", "delta-iag", "fedlin-compressed"}
+FEW = {
+    "auto",
+    "fedavg",
+    "fedexp",
+    "fedlin",
+    "fedsls",
+    "delta_sgd",
+    "moon",
+    "scaffold",
+}  # where a case takes 0.2 s or more
+
+
+def over(names: Iterable[str], fast: set[str] = MOST) -> pytest.MarkDecorator:
+    """One case per algorithm; `make test` runs those in `fast`."""
+    return pytest.mark.parametrize("name", [n if n in fast else slow(n) for n in names])
+
+
+everywhere = over(ALL)
+WITHOUT_CHANCE = [n for n in ALL if n not in RANDOM]
+without_chance = over(WITHOUT_CHANCE)
 
 
 def work(name: str) -> dict:
@@ -71,7 +92,7 @@ def test_clients_in_one_matrix_get_the_bits_they_get_alone(name):
     assert same_bits(alone, apart)
 
 
-@everywhere
+@over(ALL, FEW)
 def test_clients_in_one_matrix_get_what_they_get_alone(name):
     """Products of stacked matrices may be summed in another order than those of single ones."""
     alone, *others = in_chunks(name, "auto")
@@ -79,7 +100,7 @@ def test_clients_in_one_matrix_get_what_they_get_alone(name):
         torch.testing.assert_close(other.x, alone.x, rtol=0, atol=1e-10)
 
 
-@everywhere
+@over(ALL, FEW)
 def test_the_number_of_workers_changes_no_bit(name):
     options = {**work(name), "cohort": None}
     one, two, three = (learn(ALL[name], engine=fs.engine.Local(workers=n), **options) for n in (1, 2, 3))
@@ -87,7 +108,7 @@ def test_the_number_of_workers_changes_no_bit(name):
     assert same_bits(one, three)
 
 
-@without_chance
+@over(WITHOUT_CHANCE, FEW)
 def test_the_order_of_the_clients_changes_nothing(name):
     there = learn(ALL[name], local_steps=STEPS, weights="samples")
     back = learn(ALL[name], clients=classification()[::-1], local_steps=STEPS[::-1], weights="samples")
@@ -149,7 +170,7 @@ def test_the_same_seed_gives_the_same_bits(name):
     assert same_bits(learn(ALL[name], seed=3, **work(name)), learn(ALL[name], seed=3, **work(name)))
 
 
-@pytest.mark.parametrize("name", WITH_BATCHES)
+@over(WITH_BATCHES, FEW)
 def test_another_seed_draws_other_batches(name):
     options = {**work(name), "cohort": None}
     assert not torch.equal(learn(ALL[name], seed=3, **options).x, learn(ALL[name], seed=4, **options).x)

@@ -36,6 +36,7 @@ def first_cells(page: str, head: str) -> list[str]:
 
 def test_the_pages_are_there():
     assert [p.name for p in PAGES] == [
+        "architecture.md",
         "auto.md",
         "diagnose.md",
         "engines.md",

@@ -1,8 +1,10 @@
-"""Imports point one way: a module knows only those before it, in the order of the data through a round."""
+"""Imports point one way: a module imports only those that docs/architecture.md lists before it."""
 
 from __future__ import annotations
 
 import ast
+import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,23 +12,24 @@ import pytest
 import fedstride
 
 ROOT = Path(fedstride.__file__).parent
-ORDER = [  # of a package with several lines, the name alone comes first: a new module needs a place of its own
-    *("_moved", "core", "core.errors", "core.capabilities", "core.rows", "core.losses", "core.model"),
-    *("core.normalise", "core.message", "core.files", "models.network", "oracle"),
-    *("client", "client.context", "client.chunk", "client.objective", "client.corrected", "client.gradient"),
-    *("client.drift", "client.step", "client.local"),
-    *("wire", "server", "client.exchange"),
-    *("algorithm.sampling", "algorithm.privacy", "algorithm.parts", "algorithm.compatibility", "algorithm.compose"),
-    *("algorithm", "algorithm.recipes", "data"),
-    *("engine.processor", "engine.worker_count", "engine.store", "engine.admission", "engine.protocol"),
-    *("engine.worker", "engine.local", "engine.torchrun.process_group", "engine.torchrun", "engine", "engine.faults"),
-    *("training", "training.guard", "training.history", "training.checkpoint", "training.result", "training.setup"),
-    *("training.state", "training.attempt", "training.round", "training.retry", "training.scaling", "training.resume"),
-    *("training.scales", "training.probe", "training.validate", "training.train", "optim", "models"),
-    *("app", "app.loggers", "app.config", "app.progress", "engine.flower", "app.run_folder", "app.sweep"),
-    *("app.report", "app.diagnose", "app.deploy"),
-    *("research", "research.verify", "research.papers", "research.bench", "app.cli"),
-]
+PAGE = Path(__file__).parents[1] / "docs/architecture.md"
+
+
+def exists(module: str) -> bool:
+    path = ROOT / module.replace(".", "/")
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
+def names(line: str) -> list[str]:
+    """The modules of a layer, in order. Its package comes first unless the line gives it another place."""
+    layer, *modules = line.split()
+    within = [layer if name == layer else f"{layer}.{name}" for name in modules]
+    return within if layer in within else [layer, *within]
+
+
+LAYERS = re.findall(r"^```layers\n(.*?)^```$", PAGE.read_text(), flags=re.S | re.M)
+ORDER = [name for block in LAYERS for line in block.splitlines() for name in names(line)]
+APART = {"client.exchange", "engine.flower", "app.cli"}  # modules with a layer of their own, outside their package's
 NETWORKS = (
     "core.losses",
     "core.model",
@@ -46,10 +49,11 @@ def name_of(path: Path) -> str:
 def place(module: str) -> int:
     """Where a module stands: by the longest name in the order that it begins with."""
     known = [i for i, name in enumerate(ORDER) if module == name or module.startswith(name + ".")]
-    assert known, f"{module} has no place in the order of imports; give it one in ORDER"
+    assert known, f"{module} has no place in the order of imports; give it one in {PAGE.name}"
     return max(known, key=lambda i: len(ORDER[i]))
 
 
+@cache
 def imports(path: Path, at_once: bool = False) -> set[str]:
     """Full names of what a file imports when it runs; what only type checkers read does not count.
 
@@ -69,11 +73,6 @@ def imports(path: Path, at_once: bool = False) -> set[str]:
             assert node.level == 0, f"{path.name} imports relatively; write the whole name"
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
     return found
-
-
-def exists(module: str) -> bool:
-    path = ROOT / module.replace(".", "/")
-    return path.is_dir() or path.with_suffix(".py").is_file()
 
 
 def own(path: Path, at_once: bool = False) -> set[str]:
@@ -122,5 +121,12 @@ def test_only_a_few_modules_know_networks(path):
     assert not {name for name in imports(path) if name.startswith("torch.nn")}
 
 
-def test_the_order_names_nothing_that_is_not_there():
+def test_the_page_lists_every_layer_once_and_only_modules_that_exist():
+    assert len(LAYERS) == 1 and len(ORDER) == len(set(ORDER))
     assert not [name for name in ORDER if not exists(name)]
+
+
+def test_a_package_is_one_layer_with_few_exceptions():
+    layers = [line.split()[0] for line in LAYERS[0].splitlines()]
+    assert {layer for layer in layers if "." in layer} == APART
+    assert {name for name in layers if "." not in name} == {name_of(path).split(".")[0] for path in FILES}

@@ -57,6 +57,7 @@ assert job is run_folder and shown is painless.shown
 """
 
 
+@pytest.mark.slow
 def test_scripts_with_old_names_run_and_are_told_where():
     done = subprocess.run(
         [sys.executable, "-W", "always::DeprecationWarning:__main__", "-c", SCRIPT], capture_output=True, text=True

@@ -233,6 +233,7 @@ def test_the_command_line_writes_the_same(tmp_path):
     assert "valid until" in CliRunner().invoke(app, ["renew", str(place)]).stdout
 
 
+@pytest.mark.slow
 def test_without_flower_the_error_says_what_to_install(tmp_path):
     hidden = "import sys; sys.modules['cryptography'] = None; from fedstride.app.cli.deploy import app; app()"
     command = [sys.executable, "-c", hidden, "init", str(tmp_path / "new"), "--nodes", "1", "--host", "a.org"]

@@ -72,6 +72,7 @@ def learn(model=None, clients=None, algorithm="auto", rounds=ROUNDS, **options):
 # The result.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize("seed", range(3))
 def test_as_good_as_columns_standardised_by_hand(make, seed):
@@ -87,6 +88,7 @@ def test_as_good_as_columns_standardised_by_hand(make, seed):
     assert raw.history[-1]["test_accuracy"] < run.history[-1]["test_accuracy"] - 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["auto", "fedavg", "scaffold", "fedlin", "fedsls", "fednova"])
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize("weights", ["uniform", "samples"])
@@ -279,6 +281,7 @@ def test_a_checkpoint_of_the_other_kind_is_refused(tmp_path, first, then):
 # Engines.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["auto", "scaffold", "fedlin", "moon"])
 @pytest.mark.parametrize("buffers", ["average", "local", "frozen"])
 def test_the_same_bits_with_any_number_of_workers_and_any_buffers(algorithm, buffers):
@@ -333,6 +336,7 @@ def test_wide_linear_models_are_still_worked_on_in_the_span_of_their_samples():
     torch.testing.assert_close(run.x, twin.x, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_torchrun_has_the_same_bits_in_all_processes(tmp_path):
     from tests.kills import torchrun
 
@@ -392,6 +396,7 @@ def flower_train(clients=None, crash=(), look=None, test=None, **more):
     return train(project, grid, settings, crash)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["auto", "scaffold(lr=0.1)", "fedlin(lr=0.1)"])
 def test_flower_agrees_with_the_local_engine(tmp_path, monkeypatch, algorithm):
     monkeypatch.chdir(tmp_path)
@@ -425,6 +430,7 @@ def test_flower_nodes_refuse_whole_numbers(tmp_path, monkeypatch):
 SECURE = "10, mean_squares=1000, loss=100, control=100, gradient=100"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["uniform", "samples"])
 @pytest.mark.parametrize("algorithm", ["auto", "scaffold(lr=0.1)", "fedlin(lr=0.1)"])
 def test_secure_sums_give_the_scaling_of_plain_ones(tmp_path, monkeypatch, algorithm, weights):

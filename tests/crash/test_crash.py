@@ -15,6 +15,8 @@ from tests.crash.child import ANY_TIME, CHECKPOINT, EVENTS, SLOT, Moment
 from tests.crash.harness import endure
 from tests.crash.scenario import Scenario
 
+pytestmark = pytest.mark.slow
+
 ON_DISK = Scenario("scaffold", on_disk=True, rounds=6, every=2)
 
 

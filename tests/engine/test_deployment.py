@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests import kills
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_federation_survives_its_server_and_its_nodes(tmp_path):

@@ -14,6 +14,8 @@ from fedstride.app import deploy
 from fedstride.research.bench.launch import free_port
 from tests.deployment import BIN, Deployment, until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def it(tmp_path_factory):

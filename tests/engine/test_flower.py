@@ -25,6 +25,7 @@ from fedstride.engine.flower import nodes as nodes_module
 from fedstride.engine.flower.project import arguments
 from tests.engine.grid import Grid
 from tests.problems import Classifier, classification, records, same_bits
+from tests.tiers import slow
 
 DATA = classification()
 CLIENTS = len(DATA)
@@ -101,17 +102,18 @@ def agree(remote: fs.Run, here: fs.Run, tolerance: float = 1e-10) -> bool:
 
 
 COHORTS = [(name, *how) for name in RECIPES for how in (("none", "uniform"), (3, "samples"))]
+COHORTS.remove(("fedsplit", 3, "samples"))  # needs everybody
+FAST = [(name, 3, "samples") for name in ("auto", "fedavg", "fedlin", "scaffold")]
 
 
-@pytest.mark.parametrize(
-    ("name", "cohort", "weights"), [c for c in COHORTS if c[:2] != ("fedsplit", 3)]
-)  # needs everybody
+@pytest.mark.parametrize(("name", "cohort", "weights"), [c if c in FAST else slow(*c) for c in COHORTS])
 def test_every_recipe_trains_as_on_the_local_engine(name, cohort, weights):
     size = "none" if name == "fedtrack" else 4
     given = settings(algorithm=name, rounds=10, cohort=cohort, weights=weights, batch_size=size, local_steps=3)
     assert agree(flower.train(PROJECT, a_grid(), given), local(given))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     [
@@ -448,12 +450,14 @@ def until(grid: Grid, round: int) -> Grid:
     return grid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", STATEFUL)
 def test_a_server_that_starts_again_goes_on_to_the_same_bits(algorithm):
     trained(a_grid(), algorithm, 3)
     assert same_bits(trained(a_grid(500), algorithm, 6), uninterrupted(algorithm, 6))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", STATEFUL)
 def test_a_server_that_goes_back_two_rounds_finds_what_clients_remembered(algorithm):
     trained(a_grid(), algorithm, 4)

@@ -21,6 +21,8 @@ from fedstride.engine.flower.secure import secure_of
 from fedstride.wire.secure import Secure
 from tests.engine.test_flower import CLIENTS, PROJECT, a_grid, folder, local, settings  # noqa: F401 (a fixture)
 
+pytestmark = pytest.mark.slow
+
 BOUNDS = "10, control=100, gradient=100, mean_squares=1000, loss=100, effective_steps=100, stats=1000"
 
 

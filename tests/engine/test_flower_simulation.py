@@ -18,6 +18,8 @@ pytest.importorskip("ray")
 from fedstride.engine.flower.project import arguments
 from tests.engine.simulation import ALGORITHMS, SIZES, load_data, load_test, make_model, project, settings
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -12,6 +12,7 @@ from torch import nn
 import fedstride as fs
 from fedstride.engine import engine
 from tests.problems import STEPS, Classifier, classification, classifier, learn, same_bits, seeded
+from tests.tiers import slow
 
 MIDDLES = {
     "tanh": nn.Tanh,
@@ -24,8 +25,8 @@ MIDDLES = {
 LOCAL = [fs.engine.Local(workers=w, oracle="loop", chunk=c) for w, c in ((1, 1), (3, 1), (2, 3))]
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedsls", "fedlin", "moon"])
-@pytest.mark.parametrize("buffers", ["average", "local", "frozen"])
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedsls", slow("fedlin"), slow("moon")])
+@pytest.mark.parametrize("buffers", ["average", "local", slow("frozen")])
 @pytest.mark.parametrize("middle", MIDDLES)
 def test_neither_workers_nor_chunks_change_a_bit_of_any_model(middle, buffers, algorithm):
     options = {"local_steps": STEPS, "batch_size": 2, "rounds": 2, "buffers": buffers}
@@ -103,6 +104,7 @@ def test_engines_by_name():
     assert engine("auto") == engine("local") == fs.engine.Local()
 
 
+@pytest.mark.slow
 def test_a_script_that_trains_ends_well():
     """Worker threads must not outlive the interpreter: its exit code is what make and CI see."""
     script = (

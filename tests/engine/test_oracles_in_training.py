@@ -35,6 +35,7 @@ def batches(algorithm):
     return [None] if algorithm == "fedtrack" else [None, 3]  # whose components are its batches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("oracle", ORACLES)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_workers_change_no_bit(algorithm, oracle):
@@ -201,6 +202,7 @@ MIXED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedsls"])
 @pytest.mark.parametrize("kind", MIXED)
 def test_mixed_precision_stays_close(kind, algorithm, bfloat16):
@@ -217,6 +219,7 @@ def test_mixed_precision_stays_close(kind, algorithm, bfloat16):
     assert mixed.history["train_loss"] == pytest.approx(full.history["train_loss"], rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["vmap", "loop"])
 def test_mixed_precision_does_not_depend_on_workers(kind, bfloat16):
     assert same_bits(*(learn(precision="bfloat16", engine=Local(w), **MIXED[kind]()) for w in (1, 3)))
@@ -228,6 +231,7 @@ def test_other_precisions_are_refused(precision):
         learn(precision=precision)
 
 
+@pytest.mark.slow
 def test_mixed_precision_has_no_closed_form(bfloat16):
     given = MIXED["vmap, linear"]()
     assert learn(**given).engine["oracle"] == "linear"
@@ -235,6 +239,7 @@ def test_mixed_precision_has_no_closed_form(bfloat16):
         learn(precision="bfloat16", engine=Local(oracle="linear"), **given)
 
 
+@pytest.mark.slow
 def test_targets_and_the_tested_loss_keep_their_precision(bfloat16):
     """Outputs come in bfloat16, of three digits; what the loss makes of them should not lose more."""
     source = torch.Generator().manual_seed(0)

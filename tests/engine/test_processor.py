@@ -16,6 +16,8 @@ import fedstride as fs
 from fedstride.engine import processor
 from tests.problems import classification, seeded
 
+pytestmark = pytest.mark.slow
+
 # A child for which bfloat16 works only with one of these limits.
 CHILD = """
 import os, signal

@@ -38,6 +38,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedstride.engine.flower.nodes import Nodes
 from fedstride.engine.flower.secagg import NotSummed, masked, secure_sum
 
+pytestmark = pytest.mark.slow
+
 ALGORITHMS = {"fedexp": fs.recipes.fedexp(), "scaffold": fs.recipes.scaffold()}
 SECURE = Secure(10.0, {"control": 100.0})
 NODES = 4

@@ -12,6 +12,8 @@ import fedstride as fs
 from fedstride.client import exchange, local
 from tests.problems import classification, classifier, learn, seeded
 
+pytestmark = pytest.mark.slow
+
 LOOKS = ("tolist", "numpy", "cpu")  # what reads values without an operation of its own, or moves them to be read
 OPERATIONS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::equal")
 

@@ -21,6 +21,7 @@ from tests.kills import LAUNCH, LOOPBACK, torchrun, written
 from tests.problems import learn
 
 
+@pytest.mark.slow
 def test_every_algorithm_has_the_bits_of_the_local_engine_in_all_processes(tmp_path):
     done = torchrun(3, "-m", "tests.engine.many", tmp_path)
     assert done.returncode == 0, done.stderr
@@ -29,6 +30,7 @@ def test_every_algorithm_has_the_bits_of_the_local_engine_in_all_processes(tmp_p
         assert [name for name in expected if found[name] != expected[name]] == []
 
 
+@pytest.mark.slow
 def test_runs_go_on_with_another_number_of_processes(tmp_path):
     for processes, rounds in ((2, 5), (4, 8), (1, 10)):
         done = torchrun(processes, "-m", "tests.engine.many", tmp_path, "--algorithm=scaffold", f"--rounds={rounds}")
@@ -40,10 +42,12 @@ def test_runs_go_on_with_another_number_of_processes(tmp_path):
     assert torch.equal(local.x, long("scaffold", 12)["scaffold"].train(None, 1).x)
 
 
+@pytest.mark.slow
 def test_processes_that_die_are_started_again_and_leave_no_trace(tmp_path):
     kills.processes(tmp_path, deaths=2)
 
 
+@pytest.mark.slow
 def test_the_command_line_trains_with_many_processes(tmp_path):
     out, run = tmp_path / "run", ["-m", "fedstride", "run", "digits", "--rounds", "3"]
     done = torchrun(2, *run, "--out", out)
@@ -60,6 +64,7 @@ def test_the_command_line_trains_with_many_processes(tmp_path):
     assert again.stdout.count("already finished") == 1
 
 
+@pytest.mark.slow
 def test_an_error_ends_all_processes_and_is_told_once(tmp_path):
     wrong = ["--set", "training.local_steps=3", "--set", "algorithm.lr=1e9", "--algorithm", "fedavg"]
     done = torchrun(2, "-m", "fedstride", "run", "digits", "--rounds", "3", "--out", tmp_path / "run", *wrong)
@@ -97,6 +102,7 @@ def namespaces_allowed():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not namespaces_allowed(), reason="needs network namespaces: root, iproute2 and util-linux")
 def test_two_machines_have_the_bits_of_one(tmp_path):
     work = ["-m", "tests.engine.many", str(tmp_path), "--algorithm=scaffold", "--rounds=6"]

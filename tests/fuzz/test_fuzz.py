@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from tests.fuzz.law import judge
 from tests.fuzz.targets import TARGETS, share_of
 
+pytestmark = pytest.mark.slow
+
 MANY = int(os.environ.get("FEDSTRIDE_FUZZ", 0))
 
 

@@ -93,6 +93,7 @@ def test_the_work_of_a_closed_form_is_what_would_be_counted(kind, n):
     assert choose(one).form.flops(n) == step_flops(one.model, one.loss, batch) > 0
 
 
+@pytest.mark.slow
 def test_a_linear_model_trains_without_the_half_of_torch_that_counts():
     script = (
         "import sys, torch, fedstride as fs\n"
@@ -191,6 +192,7 @@ def test_in_the_loop_chunks_may_change(tmp_path):
     assert same_bits(linear_run("loop", 2, checkpoint=tmp_path), linear_run("loop"))
 
 
+@pytest.mark.slow
 def test_another_precision_is_another_run(tmp_path, bfloat16):
     options = {"model": classifier(torch.float32), "clients": classification(dtype=torch.float32)}
     learn(rounds=2, checkpoint=tmp_path, precision="bfloat16", **options)

@@ -480,6 +480,7 @@ def test_one_large_client_does_not_make_the_others_large(monkeypatch):
     assert max(s.X.numel() for s in seen) <= CHUNK_NUMBERS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 3, 5, 6])
 @pytest.mark.parametrize("problem", [p for p in WIDE if "holes" not in p])  # a batch of holes has no loss
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedsls", "delta_sgd"])

@@ -145,17 +145,20 @@ def trained(model, clients, factor=1.0, rounds=40):
     return history[-1]["train_loss"] / factor
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [1e-6, 0.01, 100, 1e6])
 def test_the_unit_of_the_loss_does_not_matter(factor):
     assert trained(Scaled(), labelled(), factor) == pytest.approx(trained(Scaled(), labelled()), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [{"first": 0.01}, {"last": 100.0}])
 def test_the_unit_of_a_matrix_hardly_matters(given):
     """Its own steps are the same; those of the biases are measured by all matrices, and so is diversity."""
     assert trained(Scaled(**given), labelled()) < 1.5 * trained(Scaled(), labelled()) + 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.05, 20.0])
 def test_the_unit_of_the_inputs_costs_little(scale):
     assert trained(Scaled(), labelled(scale)) < 2 * trained(Scaled(), labelled()) + 0.1

@@ -44,6 +44,7 @@ except fs.Unsaved as error:
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_the_run_and_keeps_what_was_saved(tmp_path):
     """A limit on the size of files: the system refuses in the middle of a write."""
     learn("scaffold", rounds=3, checkpoint=tmp_path / "probe")
@@ -100,6 +101,7 @@ except fs.Unsaved as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inside", ["", "new"])
 def test_a_folder_that_may_not_be_written_to(inside, tmp_path):
     tmp_path.chmod(0o555)
@@ -142,6 +144,7 @@ with locked(Path(sys.argv[1])):
 """
 
 
+@pytest.mark.slow
 def test_a_lock_ends_with_its_process(tmp_path):
     with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None

@@ -65,6 +65,7 @@ def digit_sums(layout: MomentSum, *means: float) -> torch.Tensor:
     return sum(layout.encode(v) for v in each).view(-1, 4)[:, 1]
 
 
+@pytest.mark.slow
 def test_sums_of_digits_tell_nothing_but_the_sum(monkeypatch):
     """0.375 + 0.375 and 0.25 + 0.5 differ in a carry. Under random carries, their digits have the same distribution."""
     layout = MomentSum(1, 1.0, 3)

@@ -106,6 +106,7 @@ def check(clients, layout: Layout) -> Summed:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_uploads_of_every_recipe_can_be_summed(name):
     algorithm, found = RECIPES[name](), uploads(name)

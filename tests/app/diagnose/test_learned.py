@@ -29,6 +29,8 @@ from tests.app.diagnose.histories import (
 )
 from tests.app.report.folders import run_folder
 
+pytestmark = pytest.mark.slow
+
 SCALES = {"scales": [["age", 42.0], ["income", 54000.0], ["0", 0.0]]}
 ALWAYS = [0.7 + 5 * 0.5**t for t in range(N)]  # falls to the loss of a constant prediction
 

@@ -11,6 +11,8 @@ from fedstride import InvalidInput
 from fedstride.app.diagnose import findings
 from tests.app.diagnose.histories import causes, digits, learned, least_squares, of, severities
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_rate_that_is_far_too_small_and_the_one_that_is_advised():
     slow = of(digits(fs.recipes.fedavg(lr=1e-4)))

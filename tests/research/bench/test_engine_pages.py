@@ -12,6 +12,8 @@ from fedstride.algorithm.recipes import RECIPES
 from fedstride.research.bench import parity, show_wire
 from fedstride.research.bench.show import as_markdown
 
+pytestmark = pytest.mark.slow
+
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "engines.md").read_text()
 

@@ -1,6 +1,10 @@
 """The benchmark compares like with like; how long it takes is not a test's business."""
 
+import pytest
+
 from fedstride.research.bench.overhead import cnn, measure
+
+pytestmark = pytest.mark.slow
 
 
 def test_both_loops_end_at_the_same_model():

@@ -20,6 +20,8 @@ from fedstride.research.bench.painless import FREE, GRIDS, SCALES, VARIANTS, cel
 from fedstride.research.bench.task_table import TASKS
 from fedstride.research.bench.tasks import ACCURACY, FIT, GROUPS
 
+pytestmark = pytest.mark.slow
+
 WORK = {"gradients": 1000, "forwards": 10, "bytes_up": 300, "bytes_down": 200}
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -17,6 +17,8 @@ from fedstride.engine import Local
 from fedstride.research.bench import cases, launch, parity
 from fedstride.research.bench.engines import EngineFailed
 
+pytestmark = pytest.mark.slow
+
 
 def pretend(monkeypatch, spoil=lambda x, history: (x, history), **more):
     """An engine that is the local one, but for what is spoilt."""

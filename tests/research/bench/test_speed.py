@@ -18,6 +18,8 @@ from fedstride.research.bench import show, speed
 from fedstride.research.bench.engines import BY_HAND, FEDSTRIDE, PROGRAMS, Engine, EngineFailed, Worker, engines
 from fedstride.research.bench.workloads import GROWTH, WORKLOADS
 
+pytestmark = pytest.mark.slow
+
 TINY = replace(WORKLOADS["softmax"], shape=(6,), classes=3, clients=3, samples=8, batch=4, steps=4, rounds=1)
 WRONG = Engine("fake", (sys.executable, str(Path(__file__).with_name("wrong.py"))))
 

@@ -14,6 +14,8 @@ from fedstride.research.bench.task_parts import constant, gaussian_nll
 from fedstride.research.bench.task_table import TASKS
 from fedstride.research.bench.tasks import GROUPS, _corrupted
 
+pytestmark = pytest.mark.slow
+
 
 def available(name):
     needs = TASKS[name].source

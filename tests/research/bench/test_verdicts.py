@@ -10,6 +10,8 @@ from fedstride.research.bench import verdicts
 from fedstride.research.bench.tasks import GROUPS
 from fedstride.research.bench.verdicts import BEST, EVERY, paired, summary
 
+pytestmark = pytest.mark.slow
+
 
 def test_paired_differences_and_their_interval():
     d = paired([3.0, 5.0, 7.0], [1.0, 2.0, 6.0])

@@ -16,6 +16,8 @@ from fedstride.research.bench import show_wire, wire
 from fedstride.research.bench.cases import Square, Timed
 from fedstride.research.bench.launch import APP, ENDED, Launched
 
+pytestmark = pytest.mark.slow
+
 SERVER = {
     **{"parameters": 10**6, "seconds_per_reply": 0.01, "bytes_per_reply": 4_000_500},
     "open_in_order": {"1000": 9, "10000": 13},

@@ -9,6 +9,8 @@ from tests.research.papers import test_fedexp as of_003
 from tests.research.papers import test_fedsls as of_000
 from tests.research.papers.pretend import Pretended
 
+pytestmark = pytest.mark.slow
+
 TRUE = {**dict.fromkeys(of_003.MINE, of_003.as_in_003), **dict.fromkeys(of_000.MINE, of_000.as_in_000)}
 FALSE = {**dict.fromkeys(of_003.MINE, of_003.against_003), **dict.fromkeys(of_000.MINE, of_000.against_000)}
 

@@ -12,6 +12,8 @@ from fedstride.research.papers import delta_sgd, delta_sgd_more, delta_sgd_step,
 from fedstride.research.papers.experiment import AGREES, DIFFERS, EXPERIMENTS, IN_KIND, NOT_RUN, Lab
 from fedstride.research.papers.page import drawn
 
+pytestmark = pytest.mark.slow
+
 OURS = delta_sgd.OURS
 NAMES = sorted(name for name in EXPERIMENTS if name.startswith("001-"))
 PART = {part: name for name, part in delta_sgd.RULES.items()}

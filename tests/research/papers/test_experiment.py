@@ -12,6 +12,8 @@ from fedstride.app.sweep import Cell
 from fedstride.research.papers import EXPERIMENTS, Experiment, Lab, experiment, select
 from fedstride.research.papers.experiment import AGREES, DIFFERS, IN_KIND, curves
 
+pytestmark = pytest.mark.slow
+
 calls = []
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fedstride.research.papers import rivals
 from fedstride.research.papers.experiment import EXPERIMENTS
 from tests.research.papers.pretend import Pretended, learned
+
+pytestmark = pytest.mark.slow
 
 MINE = ["003-table1", "003-fig1", "003-fig6", "003-fig7", "003-table4", "003-AppF", "003-scaffold-exp"]
 

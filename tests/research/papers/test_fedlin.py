@@ -8,6 +8,8 @@ from fedstride.research.papers import fedlin
 from fedstride.research.papers.experiment import AGREES, DIFFERS, IN_KIND
 from tests.research.papers.made_up import outcome, verdicts
 
+pytestmark = pytest.mark.slow
+
 
 def sparse(work, arguments, floor=0.01):
     """Gaps that halve every four rounds; at the clients down to a floor that grows with what is left out."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fedstride.research.papers import fedsls
 from tests.research.papers.pretend import Pretended, learned
+
+pytestmark = pytest.mark.slow
 
 MINE = ["000-table1", "000-table2", "000-fig4", "000-fig5"]
 PLACE = {"cifar10": "cifar10", "mnist_writers": "femnist", "shakespeare": "shakespeare"}

@@ -12,6 +12,8 @@ from fedstride.app.report import theme
 from fedstride.research.papers import Claim, Experiment, Lab, Outcome, page
 from fedstride.research.papers.experiment import AGREES, DIFFERS, NOT_RUN, curves
 
+pytestmark = pytest.mark.slow
+
 CLAIMS = [
     Claim("order", "a < b", "a < b", AGREES),
     Claim("</script><b>|w|", "1", "2", DIFFERS),

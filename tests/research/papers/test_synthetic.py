@@ -10,6 +10,8 @@ from fedstride.research.papers import synthetic
 from fedstride.research.papers.experiment import AGREES, DIFFERS, IN_KIND
 from tests.research.papers.made_up import outcome, verdicts
 
+pytestmark = pytest.mark.slow
+
 BEST = {name: [10**log for log in logs] for name, logs in synthetic.TABLE_3.items()}
 BEST["fedprox"] = BEST["fedavg"]
 

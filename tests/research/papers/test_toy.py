@@ -16,6 +16,8 @@ from fedstride.research.papers import EXPERIMENTS, Experiment, Lab
 from fedstride.research.papers.experiment import AGREES, DIFFERS
 from fedstride.research.papers.page import drawn
 
+pytestmark = pytest.mark.slow
+
 app = typer.Typer()
 app.command()(reproduce)
 

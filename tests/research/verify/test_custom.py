@@ -9,6 +9,7 @@ import torch
 
 import fedstride as fs
 from fedstride.research.verify.custom import Trial, chance, check
+from tests.tiers import slow
 
 SENSIBLE = {
     "auto": fs.recipes.auto(),
@@ -31,7 +32,7 @@ SENSIBLE = {
 FIXED_AT_THE_MINIMISER = {"fedlin", "fedtrack", "delta-corrected"}
 
 
-@pytest.mark.parametrize("name", SENSIBLE)
+@pytest.mark.parametrize("name", [name if name == "fedavg" else slow(name) for name in SENSIBLE])
 def test_nothing_is_wrong_with_a_sensible_algorithm(name):
     found = list(check(SENSIBLE[name]))
     assert [f for f in found if not f.kept] == []
@@ -137,6 +138,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "law"), WRONG.values(), ids=WRONG)
 def test_what_is_wrong_is_found(algorithm, law):
     assert any(law in f.law for f in check(algorithm) if not f.kept)

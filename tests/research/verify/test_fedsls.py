@@ -11,6 +11,7 @@ from fedstride.research.verify import fedsls as laws
 from tests.research.verify.breaking import is_kept, laws_of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", laws_of(laws), ids=lambda check: check.__name__)
 def test_the_law_is_kept(check):
     assert is_kept(check)
@@ -65,6 +66,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("check", "variant"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_breaks_the_law(check, variant):
     assert not is_kept(check, **variant)

@@ -12,6 +12,7 @@ from fedstride.research.verify import fedtrack as laws
 from tests.research.verify.breaking import is_kept, laws_of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", laws_of(laws), ids=lambda check: check.__name__)
 def test_the_law_is_kept(check):
     assert is_kept(check)
@@ -46,6 +47,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("check", "make"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_breaks_the_law(check, make):
     assert not is_kept(check, make=make)

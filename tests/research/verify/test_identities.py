@@ -56,6 +56,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("check", "variant"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_breaks_the_law(check, variant):
     assert not is_kept(check, **variant)
