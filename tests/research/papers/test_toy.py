@@ -68,7 +68,7 @@ def test_another_result_differs_and_is_no_error(done, tmp_path):
 
 def test_markdown_without_a_name_runs_nothing(done):
     said = call("--out", done[0], "--markdown")
-    assert said.exit_code == 0 and said.stdout.count("| 000-fig1 | small |") == 2
+    assert said.exit_code == 0 and said.stdout.count("| 000-fig1 (FedSLS) | small |") == 2
 
 
 def test_the_list():

@@ -127,7 +127,7 @@ class Free(fs.TopK):
 WRONG = {
     "random numbers of the process": (fs.Algorithm(server=Dice()), "the same seed"),
     "another type": (fs.Algorithm(server=Double()), "types_and_counts fails"),
-    "a sum instead of a mean": (fs.Algorithm(server=Sum()), "like clients"),
+    "a sum instead of a mean": (fs.Algorithm(server=Sum()), "identical clients"),
     "a flipped sign": (fs.Algorithm(Uphill()), "progress"),
     "steps too long": (fs.recipes.fedavg(lr=1e30), "progress fails: The run diverged"),
     "rows that mix": (fs.Algorithm(Mixing()), "one matrix"),
