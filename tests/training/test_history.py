@@ -106,7 +106,11 @@ def test_the_mean_client_step_is_weighted():
         ("scaffold_exp", [2 * d + 1, 2 * d + 1], [2 * d, 2 * d]),
         ("fedlin", [2 * d, 2 * d], [2 * d, 2 * d]),
         ("fedtrack", [2 * d, 2 * d], [2 * d, 2 * d]),
-        ("auto", [d + 6, d + 6], [d, d + 5]),  # |Delta_i|^2, a loss and 4 tensors' squares; later a target and 4 scales
+        (
+            "auto",
+            [d + 6, d + 6],
+            [d + 1, d + 6],
+        ),  # |Delta_i|^2, a loss and 4 mean squares; the reach, later a target and 4 scales
     ],
 )
 def test_bytes_are_counted_in_both_directions(algorithm, up, down):
