@@ -567,10 +567,10 @@ def spoil_data(change):
 @pytest.mark.parametrize(
     "change, match",
     [
-        (lambda X, y: (X * torch.nan, y), r"client 2: client 2: inputs hold NaN"),
+        (lambda X, y: (X * torch.nan, y), r"client 2: client 2: inputs contain NaN"),
         (lambda X, y: (X, y + 3), r"client 2: client 2: label [345] is out of range"),
         (lambda X, y: (X[:, :3], y), r"client 2: model: it fails on client 2's inputs"),
-        (lambda X, y: (X[:0], y[:0]), r"client 2: client 2: it has no samples"),
+        (lambda X, y: (X[:0], y[:0]), r"client 2: client 2: no samples"),
         (lambda X, y: (X.tolist(), y), r"client 2: client 2: got tuple; expected a pair"),
     ],
 )

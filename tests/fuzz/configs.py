@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from fedstride.algorithm import Algorithm
+from fedstride.algorithm.parts import PARTS as BY_SLOT
 from fedstride.algorithm.recipes import RECIPES
 from fedstride.app import config, run_folder
-from fedstride.app.config import PARTS, SLOTS, Config, parse_setting, resolve, to_toml
+from fedstride.app.config import OTHERS, PARTS, Config, parse_setting, resolve, to_toml
 from fedstride.models import MODELS
 from tests.fuzz import junk
 from tests.fuzz.law import Target
@@ -73,7 +74,7 @@ def called(draw: DrawFn, make: Callable[..., object]) -> dict[str, Any]:
     wanted = draw(st.lists(st.sampled_from([*signature]), max_size=3, unique=True)) if signature else []
     needed = [key for key, p in signature.items() if p.default is p.empty and draw(st.booleans())]
     return {
-        key: draw(mostly(parts(key)) if key in SLOTS else like(signature[key].default))
+        key: draw(mostly(parts(key)) if key in {*BY_SLOT, *OTHERS} else like(signature[key].default))
         for key in dict.fromkeys([*needed, *wanted])
     }
 
