@@ -178,7 +178,7 @@ def svg(report: Report) -> str:
         f'<text x="{left + 110 * i + 15}" y="17" fill="{ink}">{e}</text>'
         for i, e in enumerate(engines)
     )
-    caption = f'<text x="{left}" y="{y + 32}" fill="{muted}">times faster than the loop written by hand</text>'
+    caption = f'<text x="{left}" y="{y + 32}" fill="{muted}">speed-up over the hand-written loop</text>'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 40} {y + 40}" font-family="sans-serif" font-size="12">'
     return f'{head}<rect width="100%" height="100%" fill="{theme.PAGE["paper"][0]}"/>{lines}{"".join(shapes)}{legend}{caption}</svg>\n'
 
