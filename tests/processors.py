@@ -61,6 +61,7 @@ TESTS = (
 # On an Intel Xeon with AVX-512 these two changed bits of float64 runs; those of oneDNN changed convolutions only, the rest none.
 SHORT_SETTINGS = ("ATEN_CPU_CAPABILITY=default", "MKL_ENABLE_INSTRUCTIONS=AVX2")
 SHORT_TESTS = (
+    *("-m", "not slow"),
     "tests/client",
     "tests/engine/test_flower.py",
     "tests/engine/test_oracles_in_training.py",
