@@ -116,5 +116,5 @@ def _trials(e: Evidence) -> Finding | None:
     name, top, rows = declared(step, "capped_by"), setting(step, "capped_by") or 0.0, e.quartiles()
     near = 2 * rows[-1][3] if rows else math.inf
     start = (f"start closer to the accepted steps: {instead(e, top, **{name: near})}",) if near < top else ()
-    advice = (*start, "coarser trials: backtrack=0.5", "--algorithm auto (one trial per round)")
+    advice = (*start, "coarser trials: backtrack=0.5", "--algorithm auto (no line search)")
     return Finding("line search costs", "watch", f"{says} Each is a forward pass.", advice)
