@@ -55,7 +55,9 @@ def test_a_node_without_a_key(it):
 
 
 def test_a_node_without_tls(it):
-    assert "Server disconnected without sending a response" in refused(it, "--insecure")
+    output = refused(it, "--insecure")
+    # Which of the two errors the node sees depends on which side closes the connection first.
+    assert "Server disconnected without sending a response" in output or "Connection reset by peer" in output, output
 
 
 def test_a_node_that_trusts_another_authority(it, tmp_path):
