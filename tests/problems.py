@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import fedstride as fs
-from fedstride.client.context import Plan
+from fedstride.client.context import Context
 from fedstride.core.rows import Col, Rows
 
 SIZES = (6, 9, 5, 8)
@@ -114,9 +114,11 @@ class Always:
         return list(self.cohort)
 
 
-def plan(steps: Sequence[int] = (1,), size: float = 10.0, batch: float = 10.0, round: int = 0, rounds: int = 1) -> Plan:
+def context(
+    steps: Sequence[int] = (1,), size: float = 10.0, batch: float = 10.0, round: int = 0, rounds: int = 1
+) -> Context:
     one = torch.ones(len(steps), 1, dtype=torch.float64)
-    return Plan(0, round, rounds, tuple(range(len(steps))), tuple(steps), size * one, batch * one)
+    return Context(0, round, rounds, tuple(range(len(steps))), tuple(steps), size * one, batch * one)
 
 
 class Quadratic:

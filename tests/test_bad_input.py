@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fedstride as fs
-from fedstride.client.local import Options
+from fedstride.client.local import LocalOptions
 from fedstride.engine import Task
 from fedstride.training import validate
 from tests.problems import Classifier, classification, classifier, linear, seeded
@@ -344,7 +344,7 @@ def test_what_is_asked_of_all_clients_is_asked_of_their_sizes(algorithm, model):
     )
     calls.clear()
     validate.fits(
-        validate.algorithm_of(algorithm), task, Options(), fs.Uniform(2), lambda round, client: 1, tested=False
+        validate.algorithm_of(algorithm), task, LocalOptions(), fs.Uniform(2), lambda round, client: 1, tested=False
     )
     assert calls == []
 

@@ -88,3 +88,11 @@ def test_nobody_here_uses_an_old_name():
             found += [(path.name, n) for n in names if f"{n}.".startswith(tuple(f"{old}." for old in MOVED))]
     own = {"recipes", "faults", "loggers"}  # still names of fedstride itself
     assert not [(where, n) for where, n in found if n.removeprefix("fedstride.") not in own]
+
+
+@pytest.mark.parametrize(("module", "old", "new"), [("context", "Plan", "Context"), ("chunk", "Site", "Chunk")])
+def test_the_old_name_of_a_class_warns_and_gives_the_class(module, old, new):
+    found = importlib.import_module(f"fedstride.client.{module}")
+    with pytest.warns(DeprecationWarning, match=f"{module}.{old} is now {new}; "):
+        assert getattr(found, old) is getattr(found, new)
+    assert not hasattr(found, "Nothing")

@@ -15,7 +15,7 @@ from torch.nn.utils import parameters_to_vector
 
 import fedstride as fs
 from fedstride.client import local, step
-from fedstride.client.context import Plan
+from fedstride.client.context import Context
 from fedstride.client.objective import Terms
 from fedstride.core.model import Replica
 from fedstride.oracle import Loop, Meter
@@ -102,9 +102,9 @@ def locally(rule, model, batches, size):
     """The federated local loop, alone: y_K."""
     replica, K = Replica(model), len(batches)
     x, b = replica.row(), len(batches[0][0])
-    plan = Plan(0, 0, 1, (0,), (K,), x.new_tensor([[size]]), x.new_tensor([[b]]))
+    context = Context(0, 0, 1, (0,), (K,), x.new_tensor([[size]]), x.new_tensor([[b]]))
     loops = lambda k, n: Loop(replica, F.cross_entropy, [batches[k]], Meter(1))  # noqa: E731
-    return local.run(rule, loops, x, plan, Terms(), None, local.Options()).W[0]
+    return local.run(rule, loops, x, context, Terms(), None, local.LocalOptions()).W[0]
 
 
 # --- the same rule ----------------------------------------------------------------------------------------------------

@@ -1,10 +1,12 @@
-"""Where modules went: the old names work for one more release, with a warning, and give the same modules."""
+"""Old names of modules and classes: they work for one more release, with a warning."""
 
 import importlib
 import sys
 import warnings
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 INTO = {
     "core": "rows model losses errors normalise",
@@ -39,6 +41,19 @@ class Moved:
 
     def exec_module(self, module: ModuleType) -> None:
         sys.modules[module.__name__] = importlib.import_module(module.__spec__.origin)  # type: ignore[union-attr, arg-type]
+
+
+def renamed(module: str, **names: Any) -> Callable[[str], Any]:
+    """Return a module's __getattr__ that finds objects by their old names."""
+
+    def find(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        new = names[name].__qualname__
+        warnings.warn(f"{module}.{name} is now {new}; the old name goes in the next release.", DeprecationWarning, 2)
+        return names[name]
+
+    return find
 
 
 sys.meta_path.insert(0, Moved())

@@ -17,7 +17,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer
 
 from fedstride.client import step as rules
-from fedstride.client.context import Plan
+from fedstride.client.context import Context
 from fedstride.core.errors import InvalidInput, positive
 from fedstride.core.rows import Col, Rows, State
 
@@ -196,8 +196,8 @@ class RuleOptimizer(Optimizer):
         memory: State = self.state[group["params"][0]]
         if not memory:
             one = like.new_ones(1, 1)
-            plan = Plan(0, 0, 1, (0,), (1,), size=one * group.get("batches_per_epoch", 1), batch=one)
-            memory.update(self._rule(group).init(like[0], plan))
+            context = Context(0, 0, 1, (0,), (1,), size=one * group.get("batches_per_epoch", 1), batch=one)
+            memory.update(self._rule(group).init(like[0], context))
         return memory
 
     def _rule(self, group: Group) -> Any:

@@ -10,7 +10,7 @@ import torch
 
 import fedstride as fs
 from fedstride.algorithm.recipes import RECIPES
-from fedstride.client.chunk import Site
+from fedstride.client.chunk import Chunk
 from fedstride.core.capabilities import DEFAULTS, declared
 from fedstride.oracle import Linear
 from tests.algorithm.test_compose import REFUSED
@@ -43,8 +43,8 @@ class Fixed:
     rotation_invariant: ClassVar[bool] = True
     fixed_step: ClassVar[bool] = True
 
-    def init(self, x, plan):
-        return {"eta": torch.full_like(plan.size, self.lr)}
+    def init(self, x, context):
+        return {"eta": torch.full_like(context.size, self.lr)}
 
     def step(self, W, L, G, state, oracle):
         return -state["eta"] * G
@@ -60,8 +60,8 @@ class Search:
     searches: ClassVar[bool] = True
     rotation_invariant: ClassVar[bool] = True
 
-    def init(self, x, plan):
-        return self.rule.init(x, plan)
+    def init(self, x, context):
+        return self.rule.init(x, context)
 
     def step(self, W, L, G, state, oracle):
         return self.rule.step(W, L, G, state, oracle)
@@ -70,8 +70,8 @@ class Search:
 class Undeclared:
     """The same again, without a declaration."""
 
-    def init(self, x, plan):
-        return Fixed().init(x, plan)
+    def init(self, x, context):
+        return Fixed().init(x, context)
 
     def step(self, W, L, G, state, oracle):
         return Fixed().step(W, L, G, state, oracle)
@@ -88,7 +88,7 @@ class Halved(fs.Constant):
 def shortcuts(monkeypatch):
     """Counts how often clients went into the span of their samples, and descended without asking the rule."""
     counts = {"span": 0, "descend": 0}
-    reduced, descend = Site.reduced, Linear.descend
+    reduced, descend = Chunk.reduced, Linear.descend
 
     def counted(self, x):
         found = reduced(self, x)
@@ -99,7 +99,7 @@ def shortcuts(monkeypatch):
         counts["descend"] += 1
         descend(self, W, eta)
 
-    monkeypatch.setattr(Site, "reduced", counted)
+    monkeypatch.setattr(Chunk, "reduced", counted)
     monkeypatch.setattr(Linear, "descend", straight)
     return counts
 

@@ -127,8 +127,8 @@ def test_moon_with_momentum_suits_fednova():
 class Signs:
     """A step rule of one's own: any object with init and step will do."""
 
-    def init(self, x, plan):
-        return {"eta": torch.full_like(plan.size, 0.01)}
+    def init(self, x, context):
+        return {"eta": torch.full_like(context.size, 0.01)}
 
     def step(self, W, L, G, state, oracle):
         return -state["eta"] * G.sign()

@@ -9,10 +9,10 @@ from torch.utils.data import Dataset
 import fedstride as fs
 from fedstride.client import local
 from fedstride.client.corrected import Corrected
-from fedstride.client.local import Options
+from fedstride.client.local import LocalOptions
 from fedstride.client.objective import Terms
 from fedstride.core.rows import repeat
-from tests.problems import Quadratic, classification, learn, plan
+from tests.problems import Quadratic, classification, context, learn
 
 d, TAU = 4, (3, 2, 1)
 H = 1 + torch.rand(3, d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -22,7 +22,7 @@ X = torch.randn(d, generator=torch.Generator().manual_seed(1), dtype=torch.float
 def steps(rule=None, terms=None, corr=None, options=None, tau=TAU):
     oracle = Quadratic(H)
     rows = lambda k, n: oracle if n == 3 else oracle.take(list(range(n)))  # noqa: E731
-    return local.run(rule or fs.Constant(0.1), rows, X, plan(tau), terms or Terms(), corr, options or Options())
+    return local.run(rule or fs.Constant(0.1), rows, X, context(tau), terms or Terms(), corr, options or LocalOptions())
 
 
 def test_each_client_takes_its_own_number_of_steps():
@@ -72,7 +72,7 @@ def test_clipping_comes_before_the_correction():
 
 
 def test_weight_decay_is_part_of_the_recorded_loss():
-    out = steps(options=Options(weight_decay=0.2))
+    out = steps(options=LocalOptions(weight_decay=0.2))
     torch.testing.assert_close(out.first_loss[:, 0], (H * X**2).sum(1) / 2 + 0.1 * (X**2).sum())
 
 

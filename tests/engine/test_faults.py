@@ -50,15 +50,15 @@ class Inner:
 
     def exchange(self, order):
         parts = [order.cohort[i : i + self.chunk] for i in range(0, len(order.cohort), self.chunk)]
-        sites = [SimpleNamespace(plan=plan(part, order.round, order.call)) for part in parts]
-        return [(site.plan.clients, self.exchanges["updates"].work(site, order.x, {})) for site in sites]
+        chunks = [SimpleNamespace(context=context(part, order.round, order.call)) for part in parts]
+        return [(chunk.context.clients, self.exchanges["updates"].work(chunk, order.x, {})) for chunk in chunks]
 
 
-def plan(clients, round, call=0):
+def context(clients, round, call=0):
     return SimpleNamespace(clients=tuple(clients), round=round, call=call)
 
 
-WORK = {"updates": Exchange(lambda site, x, memory: upload(site.plan.clients, x))}
+WORK = {"updates": Exchange(lambda chunk, x, memory: upload(chunk.context.clients, x))}
 
 
 def opened(faulty, work=WORK, **inner):
@@ -219,8 +219,8 @@ def test_any_flipped_bit_is_found_out():
 @pytest.mark.parametrize("kind", DAMAGED)
 def test_the_upload_itself_stays_as_it_was(kind):
     true, given = upload(range(4)), upload(range(4))
-    site = SimpleNamespace(plan=plan(range(4), 0))
-    up = failing_work(Faulty(**{kind: 0.6}), lambda *_: given)(site, None, {})
+    chunk = SimpleNamespace(context=context(range(4), 0))
+    up = failing_work(Faulty(**{kind: 0.6}), lambda *_: given)(chunk, None, {})
     assert 0 < len(up.replies) < 4
     assert up.bytes == true.bytes
     for mine, theirs in ((up.fields, true.fields), (up.metrics, true.metrics), (up.memory, true.memory)):

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from torch.utils.data import Dataset
 
 import fedstride as fs
-from fedstride.client.chunk import Site
+from fedstride.client.chunk import Chunk
 from fedstride.core import losses
 from fedstride.core.model import Replica
 from fedstride.models import Network, Softmax
@@ -305,7 +305,7 @@ def wide(problem, dtype=torch.float64, sizes=SIZES):
 @pytest.fixture
 def spans(monkeypatch):
     """Whether each chunk was worked on in the span of its samples, in the order of work."""
-    seen, ask = [], Site.reduced
+    seen, ask = [], Chunk.reduced
 
     def reduced(self, x):
         found = ask(self, x)
@@ -313,7 +313,7 @@ def spans(monkeypatch):
             seen.append(found is not None)
         return found
 
-    monkeypatch.setattr(Site, "reduced", reduced)
+    monkeypatch.setattr(Chunk, "reduced", reduced)
     return seen
 
 

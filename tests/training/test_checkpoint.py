@@ -115,7 +115,7 @@ def test_a_saved_model_is_no_checkpoint(tmp_path):
 CRAFTED = {
     "x": lambda tensors, meta: tensors.update(x=tensors["x"][:-1]),
     "x'": lambda tensors, meta: tensors.update(x=tensors["x"].int()),
-    "mean": lambda tensors, meta: tensors.pop("mean"),
+    "average": lambda tensors, meta: tensors.pop("average"),
     "server/eta": lambda tensors, meta: tensors.pop("server/eta"),
     "drift/control": lambda tensors, meta: tensors.update({"drift/control": torch.zeros(1)}),
     "history": lambda tensors, meta: tensors.update(history=torch.zeros(5, dtype=torch.uint8)),

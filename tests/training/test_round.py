@@ -11,7 +11,7 @@ from torch import nn
 
 import fedstride as fs
 from fedstride.client.exchange import exchanges
-from fedstride.client.local import Options
+from fedstride.client.local import LocalOptions
 from fedstride.core.errors import Corrupt
 from fedstride.core.model import Replica
 from fedstride.data.federation import federation
@@ -48,9 +48,9 @@ def started(algorithm="fedavg", engine=None, sampler=None, guard=None, rounds=3)
         random=False,
         full=a.exchanges_gradients or not a.gradient.batches,
     )
-    at_work = (engine or fs.engine.Local()).open(task, exchanges(a, Options()), a.memory)
+    at_work = (engine or fs.engine.Local()).open(task, exchanges(a, LocalOptions()), a.memory)
     steps = validate.steps_of(None, None, None, clients.sizes)
-    setup = Setup(a, Options(), task, at_work, sampler or Always((0, 1, 2, 3)), steps, guard=guard or fs.Guard())
+    setup = Setup(a, LocalOptions(), task, at_work, sampler or Always((0, 1, 2, 3)), steps, guard=guard or fs.Guard())
     try:
         with one_thread():
             yield setup, initial_state(a, Replica(model).row(), Replica(model).stats())

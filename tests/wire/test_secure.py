@@ -43,12 +43,12 @@ class Noted:
         return self.engine.open(task, noted, fresh)
 
     def note(self, kind, do):
-        def noted(site, x, memory):
-            upload = do(site, x, memory)
-            for row, client in enumerate(site.plan.clients):
+        def noted(chunk, x, memory):
+            upload = do(chunk, x, memory)
+            for row, client in enumerate(chunk.context.clients):
                 fields = {k: v[row].clone() for k, v in upload.fields.items()}
                 metrics = {k: v[row, 0].item() for k, v in upload.metrics.items()}
-                self.seen.append((kind, site.plan.round, client, fields, metrics))
+                self.seen.append((kind, chunk.context.round, client, fields, metrics))
             return upload
 
         return noted

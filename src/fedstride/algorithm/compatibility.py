@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedstride.algorithm.parts import halves
-from fedstride.client.context import Plan
+from fedstride.client.context import Context
 from fedstride.core.capabilities import declared
 from fedstride.core.errors import InvalidInput, Refused
 
@@ -74,8 +74,8 @@ def slot_of(part: object, given: str) -> str | None:
 def _needs(a: Algorithm) -> None:
     """A server may ask for a number that a step rule leaves in its state, such as the loss for `auto`."""
     one = torch.ones(1, 1, dtype=torch.float64)
-    plan = Plan(seed=0, round=0, rounds=1, clients=(0,), steps=(1,), size=one, batch=one)
-    left = {"square", "effective_steps", *a.step.init(one[0], plan)}
+    context = Context(seed=0, round=0, rounds=1, clients=(0,), steps=(1,), size=one, batch=one)
+    left = {"square", "effective_steps", *a.step.init(one[0], context)}
     missing = [name for name in a.server.needs if name not in left]
     if missing:
         raise Refused(

@@ -9,13 +9,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedstride.client.context import Plan
+from fedstride._moved import renamed
+from fedstride.client.context import Context
 from fedstride.core.losses import Loss
 from fedstride.core.model import Replica
 from fedstride.core.rows import Rows, Vec, generator, seed_of
 from fedstride.oracle import Batch, Choice, Contrast, Form, Linear, Loop, Meter, Oracle, Vmap
-from fedstride.oracle.linear import Reduced, ahead, factor, gathered, reduced, together
-from fedstride.oracle.linear import Samples as Matrices
+from fedstride.oracle.linear import Matrices, Reduced, ahead, factor, gathered, reduced, together
 
 AHEAD_NUMBERS = 2**21  # of samples fetched together for a chunk's next steps
 
@@ -44,10 +44,10 @@ Spans = dict[tuple[int, ...], Span]  # of clients alone and of chunks
 
 
 @dataclass
-class Site:
+class Chunk:
     """Where the data is. Batches are seeded by (seed, round, client), never by worker or arrival order."""
 
-    plan: Plan
+    context: Context
     samples: Sequence[Samples]  # one per row
     replica: Replica
     loss: Loss
@@ -91,10 +91,10 @@ class Site:
     def reduced(self, x: Vec) -> Reduced | None:
         """The clients' full-batch problems in the span of their samples, where that saves work."""
         form = self.choice.form
-        if form is None or self.spans is None or self.plan.steps[-1] < 2:
+        if form is None or self.spans is None or self.context.steps[-1] < 2:
             return None
         batches = [self._here(s.take()) for s in self.samples]
-        span = self._span(form, self.plan.clients, batches)
+        span = self._span(form, self.context.clients, batches)
         if span.factors is None:
             return None
         return reduced(form, span.samples, span.factors, x, self.meter)
@@ -125,7 +125,7 @@ class Site:
 
     def noise(self, row: int, k: int, like: Tensor) -> Tensor:
         """Standard normal numbers for one client and step, of like's shape."""
-        source = generator(self.plan.seed, self.plan.round, self.plan.clients[row], "noise", k)
+        source = generator(self.context.seed, self.context.round, self.context.clients[row], "noise", k)
         return torch.randn(like.shape, generator=source, dtype=like.dtype, device="cpu").to(like.device)
 
     def _here(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -145,8 +145,12 @@ class Site:
             return Linear(choice.form, gathered(choice.form, batches), meter, rows)
         if choice.oracle == "vmap":
             return Vmap(self.replica, self.loss, batches, meter, rows)
-        plan = self.plan
-        seeds = [seed_of(plan.seed, plan.round, plan.clients[i], "forward", k) for i in rows] if self.random else None
+        context = self.context
+        seeds = (
+            [seed_of(context.seed, context.round, context.clients[i], "forward", k) for i in rows]
+            if self.random
+            else None
+        )
         return Loop(
             self.replica,
             self.loss,
@@ -187,7 +191,7 @@ class Site:
         """The samples of steps k, k + 1, ... as long as all batches are whole and fit into the cache."""
         steps: list[list[Tensor]] = []
         most = max(1, AHEAD_NUMBERS // (active * form.inputs * (self.batch_size or 1)))
-        for j in range(k, min(k + most, self.plan.steps[active - 1])):
+        for j in range(k, min(k + most, self.context.steps[active - 1])):
             index = [i for row in range(active) if (i := self._index(row, j)) is not None]
             if len(index) < active or any(i.numel() != self.batch_size for i in index):
                 break
@@ -202,6 +206,9 @@ class Site:
         epoch, j = divmod(k, per_epoch)
         if (row, epoch) not in self._orders:
             self._orders.pop((row, epoch - 1), None)
-            source = generator(self.plan.seed, self.plan.round, self.plan.clients[row], "batches", epoch)
+            source = generator(self.context.seed, self.context.round, self.context.clients[row], "batches", epoch)
             self._orders[row, epoch] = torch.randperm(n, generator=source, device="cpu")
         return self._orders[row, epoch][j * b : (j + 1) * b]
+
+
+__getattr__ = renamed(__name__, Site=Chunk)

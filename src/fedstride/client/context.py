@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Size, Tensor
 
+from fedstride._moved import renamed
 from fedstride.core.rows import Col
 
 
 @dataclass(frozen=True)
-class Plan:
+class Context:
     """One row per client of the chunk; rows are sorted by their number of steps, longest first."""
 
     seed: int
@@ -39,3 +40,6 @@ class Plan:
     def active(self, k: int) -> int:
         """How many clients take step k: they are the first rows."""
         return sum(tau > k for tau in self.steps)
+
+
+__getattr__ = renamed(__name__, Plan=Context)

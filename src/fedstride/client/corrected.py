@@ -27,7 +27,7 @@ class Corrected:
     terms: Terms
     corr: Rows | None = None
     weight_decay: float = 0.0
-    max_norm: float | None = None
+    clip_norm: float | None = None
     data_loss: Col | None = None  # f_B with weight decay, for the history
     plain: tuple[Col, Rows] | None = None
 
@@ -47,8 +47,8 @@ class Corrected:
         if t.linear is not None:
             G.add_(t.linear)
         self.plain = (L, G)
-        if self.max_norm is not None:
-            G = clip(G, self.max_norm)
+        if self.clip_norm is not None:
+            G = clip(G, self.clip_norm)
         return (L, G) if self.corr is None else (L + dot(self.corr, W), G + self.corr)
 
     def along(self, W: Rows, D: Rows) -> Ray:
@@ -66,7 +66,7 @@ class Corrected:
 
     def take(self, rows: list[int]) -> Corrected:
         return Corrected(
-            self.base.take(rows), _rows_of(self.terms, rows), _some(self.corr, rows), self.weight_decay, self.max_norm
+            self.base.take(rows), _rows_of(self.terms, rows), _some(self.corr, rows), self.weight_decay, self.clip_norm
         )
 
     def _whole(self, W: Rows, L: Col) -> Col:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from fedstride.client import local
-from fedstride.client.chunk import Site
-from fedstride.client.context import Plan
-from fedstride.client.local import Options
+from fedstride.client.chunk import Chunk
+from fedstride.client.context import Context
+from fedstride.client.local import LocalOptions
 from fedstride.client.objective import Terms
 from fedstride.core.capabilities import declared
 from fedstride.core.normalise import moments
@@ -41,7 +41,7 @@ class Upload:
     replies: dict[int, list[Message]] = field(default_factory=dict)  # in a row's place: see engine/admission.py
 
 
-Work = Callable[[Site, Vec, State], Upload]
+Work = Callable[[Chunk, Vec, State], Upload]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class UniformMean(WeightedMean):
         super().add_rows(first, [1.0] * len(weights), fields)
 
 
-def exchanges(algorithm: Algorithm, options: Options, normalise: bool = False) -> dict[str, Exchange]:
+def exchanges(algorithm: Algorithm, options: LocalOptions, normalise: bool = False) -> dict[str, Exchange]:
     """All that an algorithm asks of clients, by name: a round is one exchange of each, in this order.
 
     normalise: they are also asked, once before the first round, for the statistics of their inputs.
@@ -68,7 +68,7 @@ def exchanges(algorithm: Algorithm, options: Options, normalise: bool = False) -
     first = {"gradients": Exchange(send_gradients(algorithm, options))} if algorithm.exchanges_gradients else {}
     total = WeightedMean if algorithm.aggregate is None else algorithm.aggregate.start
     last = {MOMENTS: Exchange(send_moments, UniformMean, remembers=False)} if normalise else {}
-    return {**first, "updates": Exchange(train(algorithm, options), total), **last}
+    return {**first, "updates": Exchange(send_updates(algorithm, options), total), **last}
 
 
 def layout(
@@ -93,30 +93,30 @@ def layout(
     left = set(a.needs) - fields.keys()
     if left:
         one = torch.ones(1, 1, device="cpu")
-        plan = Plan(0, 0, 1, (0,), (1,), one, one, shapes=tuple(shapes))
-        state = a.step.init(torch.zeros(d, device="cpu"), plan)
+        context = Context(0, 0, 1, (0,), (1,), one, one, shapes=tuple(shapes))
+        state = a.step.init(torch.zeros(d, device="cpu"), context)
         fields |= {name: state[name].shape[1] for name in sorted(left)}
     if statistics:
         fields["stats"] = statistics
     return fields, ("train_loss", "client_step", "trials", "failed", *every)
 
 
-def send_moments(site: Site, x: Vec, memory: State) -> Upload:
+def send_moments(chunk: Chunk, x: Vec, memory: State) -> Upload:
     """The exchange before the first round of normalise=True: sums over a client's inputs, in float64."""
-    M = torch.stack([moments(samples.take()[0]).to(x.device) for samples in site.samples])
-    metrics = {"finite": torch.isfinite(M).all(1, keepdim=True), **_costs(site)}
+    M = torch.stack([moments(samples.take()[0]).to(x.device) for samples in chunk.samples])
+    metrics = {"finite": torch.isfinite(M).all(1, keepdim=True), **_costs(chunk)}
     return Upload({MOMENTS: M}, metrics, {}, [M.shape[1] * M.element_size()] * len(M))
 
 
-def send_gradients(algorithm: Algorithm, options: Options) -> Work:
+def send_gradients(algorithm: Algorithm, options: LocalOptions) -> Work:
     """The exchange before the local steps of FedLin and FedTrack: grad f_i(x), compressed as the algorithm says."""
 
-    def work(site: Site, x: Vec, memory: State) -> Upload:
-        L, G = algorithm.gradient.anchor(site, x)
+    def work(chunk: Chunk, x: Vec, memory: State) -> Upload:
+        L, G = algorithm.gradient.anchor(chunk, x)
         if options.weight_decay:
             G.add_(x, alpha=options.weight_decay)
-        sent, past, size = send(G, algorithm.up, algorithm.feeds_back_up, memory, _sources(site, "gradient"))
-        metrics = {"finite": torch.isfinite(G).all(1, keepdim=True), **_costs(site)}
+        sent, past, size = send(G, algorithm.up, algorithm.feeds_back_up, memory, _sources(chunk, "gradient"))
+        metrics = {"finite": torch.isfinite(G).all(1, keepdim=True), **_costs(chunk)}
         if algorithm.up is not None:
             metrics |= _errors(G, sent, past)
         return Upload({"gradient": sent}, metrics, {**memory, **past, "anchor": G, "anchor_loss": L}, size)
@@ -124,22 +124,22 @@ def send_gradients(algorithm: Algorithm, options: Options) -> Work:
     return work
 
 
-def train(algorithm: Algorithm, options: Options) -> Work:
+def send_updates(algorithm: Algorithm, options: LocalOptions) -> Work:
     """The local steps, and the upload of Delta_i = x - y_K with what drift correction and server ask for."""
     a = algorithm
 
-    def work(site: Site, x: Vec, memory: State) -> Upload:
-        plan = site.plan
+    def work(chunk: Chunk, x: Vec, memory: State) -> Upload:
+        context = chunk.context
         terms = a.objective.terms(x, memory)
-        site.contrast = terms.contrast
-        corr = a.drift.correction(plan.broadcast, memory) if a.drift is not None else None
-        span = site.reduced(x) if _turnable(a, terms, corr, options) else None
+        chunk.contrast = terms.contrast
+        corr = a.drift.correction(context.broadcast, memory) if a.drift is not None else None
+        span = chunk.reduced(x) if _turnable(a, terms, corr, options) else None
         if span is None:
-            oracles = a.gradient.begin(site, x, _base(x, memory, options))
-            out = local.run(a.step, oracles, x, plan, terms, corr, options)
+            oracles = a.gradient.begin(chunk, x, _base(x, memory, options))
+            out = local.run(a.step, oracles, x, context, terms, corr, options)
             W = out.W
         else:
-            out = local.run(a.step, span.oracles, span.origin, plan, Terms(), None, options)
+            out = local.run(a.step, span.oracles, span.origin, context, Terms(), None, options)
             W = x + span.lift(out.W)
         update = x - W
 
@@ -147,27 +147,27 @@ def train(algorithm: Algorithm, options: Options) -> Work:
         later.update(a.objective.finish(x, W, memory))
         fields: State = {}
         if a.drift is not None:
-            uploads, kept = a.drift.finish(update, out.total, plan.broadcast, memory)
+            uploads, kept = a.drift.finish(update, out.total, context.broadcast, memory)
             fields.update(uploads)
             later.update(kept)
         compressor, fed_back = (None, False) if a.exchanges_gradients else (a.up, a.feeds_back_up)
-        sources = [] if compressor is None else _sources(site, "update")
+        sources = [] if compressor is None else _sources(chunk, "update")
         sent, past, size = send(update, compressor, fed_back, memory, sources)
         later.update(past)
         if a.privacy is not None:
-            sent, private = a.privacy.shorten(sent, plan.broadcast["clip"])
+            sent, private = a.privacy.shorten(sent, context.broadcast["clip"])
             fields.update(private)
         fields["update"], fields["square"] = sent, sq(sent)
         if "effective_steps" in a.needs:
-            steps = fields["effective_steps"] = a.step.effective_steps(plan, a.prox)  # type: ignore[attr-defined]
+            steps = fields["effective_steps"] = a.step.effective_steps(context, a.prox)  # type: ignore[attr-defined]
             fields["update"], fields["raw"] = sent / steps, sent  # raw: for the history's drift, not for the server
         fields.update({name: out.state[name] for name in a.needs if name not in fields})
         extra = sum(fields[name].shape[1] for name in {*a.needs, *(a.drift.uploads if a.drift else ())})
-        if site.stats is not None and site.buffers == "average":
-            fields["stats"] = site.stats
-            extra += site.stats.shape[1]
+        if chunk.stats is not None and chunk.buffers == "average":
+            fields["stats"] = chunk.stats
+            extra += chunk.stats.shape[1]
 
-        tau = plan.tau
+        tau = context.tau
         zero = torch.zeros_like(tau)
         metrics = {
             "train_loss": out.first_loss,
@@ -175,7 +175,7 @@ def train(algorithm: Algorithm, options: Options) -> Work:
             "trials": out.state.get("trials", zero) / tau,
             "failed": out.state.get("failed", zero),
             "finite": _finite(W, fields["square"] if compressor is None else None),
-            **_costs(site),
+            **_costs(chunk),
             **({} if compressor is None else _errors(update, sent, past)),
         }
         return Upload(fields, metrics, later, [n + extra * x.element_size() for n in size])
@@ -183,13 +183,13 @@ def train(algorithm: Algorithm, options: Options) -> Work:
     return work
 
 
-def _turnable(a: Algorithm, terms: Terms, corr: Rows | None, options: Options) -> bool:
+def _turnable(a: Algorithm, terms: Terms, corr: Rows | None, options: LocalOptions) -> bool:
     """True if the local steps never leave the span of the gradients, and would be the same along any other axes."""
     plain = terms.plain and corr is None and not options.weight_decay
     return plain and bool(declared(a.gradient, "plain_batches") and declared(a.step, "rotation_invariant"))
 
 
-def _base(x: Vec, memory: State, options: Options) -> tuple[Rows, Rows] | None:
+def _base(x: Vec, memory: State, options: LocalOptions) -> tuple[Rows, Rows] | None:
     """Loss and full gradient at x of the data alone, where the exchange of gradients left them."""
     if "anchor" not in memory:
         return None
@@ -203,9 +203,9 @@ def _finite(W: Rows, square: Col | None) -> Col:
     return torch.isfinite(W).all(1, keepdim=True)
 
 
-def _costs(site: Site) -> State:
+def _costs(chunk: Chunk) -> State:
     """Samples evaluated in this exchange, per client; whole numbers, exact."""
-    meter = site.meter
+    meter = chunk.meter
     return {"gradients": torch.tensor(meter.gradients)[:, None], "forwards": torch.tensor(meter.forwards)[:, None]}
 
 
@@ -215,6 +215,6 @@ def _errors(V: Rows, sent: Rows, past: State) -> State:
     return {"message": sq(sent + error), "error": sq(error)}
 
 
-def _sources(site: Site, exchange: str) -> list[torch.Generator]:
-    plan = site.plan
-    return [generator(plan.seed, plan.round, client, exchange) for client in plan.clients]
+def _sources(chunk: Chunk, exchange: str) -> list[torch.Generator]:
+    context = chunk.context
+    return [generator(context.seed, context.round, client, exchange) for client in context.clients]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fedstride.client.context import Plan
+from fedstride.client.context import Context
 from fedstride.client.corrected import Corrected, first_rows
 from fedstride.client.objective import Terms
 from fedstride.client.step import Step
@@ -17,15 +17,15 @@ from fedstride.oracle import Linear, Oracle
 
 
 @dataclass(frozen=True)
-class Options:
+class LocalOptions:
     """What training adds to any algorithm."""
 
     weight_decay: float = 0.0
-    max_norm: float | None = None  # of the gradient, before any correction
+    clip_norm: float | None = None  # of the gradient, before any correction
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Trained:
     W: Rows
     total: Col  # sum of the step sizes used
     first_loss: Col  # f_B at the first step
@@ -36,19 +36,19 @@ def run(
     step: Step,
     oracles: Callable[[int, int], Oracle],
     x: Vec,
-    plan: Plan,
+    context: Context,
     terms: Terms,
     corr: Rows | None,
-    options: Options,
-) -> Outcome:
+    options: LocalOptions,
+) -> Trained:
     """tau_i steps for each client; rows are sorted by tau, so those still at work are the first ones."""
-    C = len(plan.clients)
+    C = len(context.clients)
     W = repeat(x, C) if terms.start is None else terms.start.clone()
-    state = step.init(x, plan)
-    straight = declared(step, "fixed_step") and corr is None and terms.plain and options == Options()
-    total, first_loss = torch.zeros_like(plan.size), torch.zeros_like(plan.size)
-    for k in range(plan.steps[0]):
-        n = plan.active(k)
+    state = step.init(x, context)
+    straight = declared(step, "fixed_step") and corr is None and terms.plain and options == LocalOptions()
+    total, first_loss = torch.zeros_like(context.size), torch.zeros_like(context.size)
+    for k in range(context.steps[0]):
+        n = context.active(k)
         parts = (terms, corr) if n == C else first_rows(terms, corr, n)
         data = oracles(k, n)
         Y, now = (W, state) if n == C else (W[:n], {name: v[:n] for name, v in state.items()})
@@ -56,7 +56,7 @@ def run(
             data.descend(Y, now["eta"])
             total[:n] += now["eta"]
             continue
-        oracle = Corrected(data, *parts, options.weight_decay, options.max_norm)
+        oracle = Corrected(data, *parts, options.weight_decay, options.clip_norm)
         L, G = oracle.grad(Y)
         if k == 0 and oracle.data_loss is not None:
             first_loss[:n] = oracle.data_loss
@@ -64,4 +64,4 @@ def run(
         total[:n] += now["eta"]
         if n < C:  # the others keep their last state
             state = {name: torch.cat([v, state[name][n:]]) if name in state else v for name, v in now.items()}
-    return Outcome(W, total, first_loss, state)
+    return Trained(W, total, first_loss, state)

@@ -18,14 +18,14 @@ DEFAULTS: dict[str, Any] = {
     "searches": False,  # compares losses along the gradient
     "along_gradient": True,  # every move is -state["eta"] * G
     "scales_tensors": False,  # scales the gradient tensor by tensor
-    "effective_steps_with_prox": True,  # effective_steps(plan, mu) is right for mu > 0
+    "effective_steps_with_prox": True,  # effective_steps(context, mu) is right for mu > 0
     "rotation_invariant": False,  # the same moves along any other orthonormal axes
     "fixed_step": False,  # every move of a round is -eta * G, with the eta that init left in the state
     "least_loss": None,  # the loss at which its step becomes zero
     "growth_bound": None,  # the first step of a round if nothing but the bound on growth limits it
     "grows_from": None,  # the name of the setting that the steps of a round grow from
     # gradient estimators
-    "plain_batches": False,  # begin() returns site.batch
+    "plain_batches": False,  # begin() returns chunk.batch
     "exact_gradient": True,  # the estimate is the gradient of the loss that its oracle returns
     "gives_loss": True,  # its oracle has losses, and gradients at other points
     "by_components": False,  # updates the gradient of one component of the data at a time

@@ -32,9 +32,9 @@ def norm(A: Tensor) -> Tensor:
     return sq(A).sqrt()
 
 
-def clip(G: Rows, max_norm: float) -> Rows:
+def clip(G: Rows, clip_norm: float) -> Rows:
     """Clip each row to max_norm, as torch.nn.utils.clip_grad_norm_ does."""
-    return G * (max_norm / (norm(G) + 1e-6)).clamp(max=1.0)
+    return G * (clip_norm / (norm(G) + 1e-6)).clamp(max=1.0)
 
 
 def repeat(x: Vec, C: int) -> Rows:

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import torch
 
-from fedstride.client.chunk import Site
+from fedstride.client.chunk import Chunk
 from fedstride.client.exchange import Exchange, Upload, Work
 from fedstride.core.errors import InvalidInput, not_negative, positive
 from fedstride.core.rows import State, Vec, generator
@@ -98,19 +98,19 @@ class FaultyClients:
 def failing_work(faulty: Faulty, work: Work) -> Work:
     """The work, with faults in its uploads."""
 
-    def failing(site: Site, x: Vec, memory: State) -> Upload:
-        upload, plan = work(site, x, memory), site.plan
+    def failing(chunk: Chunk, x: Vec, memory: State) -> Upload:
+        upload, context = work(chunk, x, memory), chunk.context
         lost, replies = dict(upload.lost), dict(upload.replies)
-        for row, client in enumerate(plan.clients):
+        for row, client in enumerate(context.clients):
             # A round that is tried again asks again, and must not meet the same faults for ever.
-            source = generator(faulty.seed, plan.round, plan.call, client, "fault")
+            source = generator(faulty.seed, context.round, context.call, client, "fault")
             kind = faulty.fault(source)
             if kind is None or row in upload.lost or row in upload.replies:
                 continue
             if kind in ABSENT:
                 lost[row] = ABSENT[kind]
             else:
-                replies[row] = damaged(kind, upload, row, client, plan.round, source)
+                replies[row] = damaged(kind, upload, row, client, context.round, source)
         return replace(upload, lost=lost, replies=replies)
 
     return failing

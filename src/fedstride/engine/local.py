@@ -31,7 +31,7 @@ from fedstride.engine.admission import Admitted, admit
 from fedstride.engine.protocol import BEFORE, Contents, Order, Reply, Task
 from fedstride.engine.store import store
 from fedstride.engine.worker import Worker
-from fedstride.engine.worker_count import Pace
+from fedstride.engine.worker_count import WorkerCount
 from fedstride.oracle.choice import ORACLES
 from fedstride.wire import Aggregator
 
@@ -121,13 +121,13 @@ class LocalClients:
         # Dropout draws from one generator per process: such models take one worker, for the sake of the bits.
         most = 1 if task.random or self.worker.device.type != "cpu" else engine.workers or cores()
         choice = self.worker.choice
-        self.pace = Pace(most, fixed=engine.workers is not None or choice.heavy)
+        self.worker_count = WorkerCount(most, fixed=engine.workers is not None or choice.heavy)
         self.pool = ThreadPoolExecutor(most, "fedstride", initializer=torch.set_num_threads, initargs=(1,))
         keep_freed_memory()
         log.info("local engine: %s oracle, chunks of %d: %s", choice.oracle, choice.chunk, choice.why)
 
     def about(self) -> dict[str, Any]:
-        return {"engine": "local", **self.worker.about(), **self.pace.about()}
+        return {"engine": "local", **self.worker.about(), **self.worker_count.about()}
 
     def exchange(self, order: Order) -> Reply:
         total, parts = self.exchanges[order.kind].total(), self.parts(order)
@@ -190,7 +190,7 @@ class LocalClients:
             raise
         steps = sum(cohort[p][1] for part in parts for p in part)
         if order.round != BEFORE:
-            self.pace.took(order.round, time.perf_counter() - start, steps)
+            self.worker_count.took(order.round, time.perf_counter() - start, steps)
         self.worker.forget({tuple(cohort[p][0] for p in part) for part in parts})
         return [answers[i] for i in range(len(parts))]
 
@@ -250,7 +250,7 @@ class LocalClients:
 
     def _run(self, lane: Callable[[], None], chunks: int) -> None:
         """The work in as many lanes as are worth it; alone, in the caller's thread."""
-        lanes = min(self.pace.workers, chunks)
+        lanes = min(self.worker_count.workers, chunks)
         if lanes == 1:
             lane()
             return

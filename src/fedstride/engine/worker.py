@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedstride.client.chunk import Samples, Site, Spans
-from fedstride.client.context import Plan
+from fedstride.client.chunk import Chunk, Samples, Spans
+from fedstride.client.context import Context
 from fedstride.client.exchange import Exchange, Upload
 from fedstride.core.errors import FedstrideError
 from fedstride.core.model import Replica, likes_channels_last
@@ -89,20 +89,20 @@ class Worker:
     def work(
         self,
         order: Order,
-        chunk: Sequence[tuple[int, int]],
+        members: Sequence[tuple[int, int]],
         samples: Sequence[Samples],
         memory: State,
         stats: Rows | None,
     ) -> tuple[Upload, Rows | None]:
         """What the (client, steps) pairs of a chunk upload, and the statistics that stay with them, if any do."""
-        task, clients, steps = self.task, tuple(c for c, _ in chunk), tuple(tau for _, tau in chunk)
+        task, clients, steps = self.task, tuple(c for c, _ in members), tuple(tau for _, tau in members)
         sizes = [len(s) for s in samples]
         if INPUTS in order.broadcast:
             scaling = order.broadcast[INPUTS]
             samples = [self._scaled(c, s, scaling) for c, s in zip(clients, samples, strict=True)]
         batch = [n if task.batch_size is None else min(n, task.batch_size) for n in sizes]
         x, replica = order.x, self._replica()
-        plan = Plan(
+        context = Context(
             seed=task.seed,
             round=order.round,
             rounds=task.rounds,
@@ -114,8 +114,8 @@ class Worker:
             shapes=tuple(replica.shapes),
             call=order.call,
         )
-        site = Site(
-            plan,
+        chunk = Chunk(
+            context,
             samples,
             replica,
             task.loss,
@@ -129,8 +129,8 @@ class Worker:
         )
         replica.train()
         with self._surroundings():
-            upload = self.exchanges[order.kind].work(site, x, memory)
-        return upload, site.stats if task.buffers == "local" else None
+            upload = self.exchanges[order.kind].work(chunk, x, memory)
+        return upload, chunk.stats if task.buffers == "local" else None
 
     def outputs(
         self, x: Vec, stats: Vec, batch: tuple[Tensor, Tensor], scaling: Vec | None = None

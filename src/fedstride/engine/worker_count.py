@@ -10,7 +10,7 @@ WORTH = 0.97  # fewer workers must be faster than this
 log = logging.getLogger("fedstride")
 
 
-class Pace:
+class WorkerCount:
     """Starts with all workers, and halves their number while that makes rounds faster."""
 
     def __init__(self, most: int, fixed: bool) -> None:

@@ -134,7 +134,7 @@ def _phi(loss: Loss) -> tuple[Phi, str] | None:
 
 
 @dataclass
-class Samples:
+class Matrices:
     """The batches of a chunk as matrices: features X [C, B, F], targets T, weights w [C, 1, B], and sample counts."""
 
     X: Tensor
@@ -142,11 +142,11 @@ class Samples:
     w: Tensor
     sizes: list[int]
 
-    def take(self, rows: list[int]) -> Samples:
-        return Samples(self.X[rows], self.T[rows], self.w[rows], [self.sizes[i] for i in rows])
+    def take(self, rows: list[int]) -> Matrices:
+        return Matrices(self.X[rows], self.T[rows], self.w[rows], [self.sizes[i] for i in rows])
 
 
-def gathered(form: Form, batches: Sequence[Batch]) -> Samples:
+def gathered(form: Form, batches: Sequence[Batch]) -> Matrices:
     """Stack one batch per client, padded if sizes differ."""
     sizes = [len(inputs) for inputs, _ in batches]
     B = max(sizes)
@@ -155,16 +155,16 @@ def gathered(form: Form, batches: Sequence[Batch]) -> Samples:
     return _weighted(form, X, T, sizes)
 
 
-def ahead(form: Form, X: Tensor, T: Tensor, steps: int) -> list[Samples]:
+def ahead(form: Form, X: Tensor, T: Tensor, steps: int) -> list[Matrices]:
     """Return the equal-sized batches of several steps as views of [C, steps x B, ...] samples, fetched together."""
     C, B = len(X), X.shape[1] // steps
     X, T = (v.view(C * steps, B, -1) for v in (X, T))
     all_of_them = _weighted(form, X, T, [B] * len(X))
     X, T, w = (v.view(C, steps, *v.shape[1:]) for v in (X, all_of_them.T, all_of_them.w))
-    return [Samples(X[:, k], T[:, k], w[:, k], [B] * C) for k in range(steps)]
+    return [Matrices(X[:, k], T[:, k], w[:, k], [B] * C) for k in range(steps)]
 
 
-def _weighted(form: Form, X: Tensor, T: Tensor, sizes: list[int]) -> Samples:
+def _weighted(form: Form, X: Tensor, T: Tensor, sizes: list[int]) -> Matrices:
     """Convert targets for the loss, and set weights: zero for padding and ignored samples."""
     B, T = X.shape[1], T.transpose(1, 2)
     counts = X.new_tensor(sizes)[:, None, None]
@@ -176,7 +176,7 @@ def _weighted(form: Form, X: Tensor, T: Tensor, sizes: list[int]) -> Samples:
         counts = w.sum(2, keepdim=True)
     else:
         counts, T = counts * form.outputs, T.to(X.dtype)
-    return Samples(X, T, w / counts if form.reduction == "mean" else w, sizes)
+    return Matrices(X, T, w / counts if form.reduction == "mean" else w, sizes)
 
 
 def _padded(parts: list[Tensor], B: int) -> Tensor:
@@ -191,7 +191,7 @@ class Linear:
     def __init__(
         self,
         form: Form,
-        samples: Samples,
+        samples: Matrices,
         meter: Meter,
         rows: Sequence[int] | None = None,
         offset: Tensor | None = None,
@@ -275,7 +275,7 @@ class Reduced:
     """
 
     form: Form
-    samples: Samples  # of the full problem
+    samples: Matrices  # of the full problem
     factors: Tensor  # L [C, n, n]
     oracle: Linear
     origin: Vec
@@ -292,11 +292,11 @@ class Reduced:
         return torch.cat([weight, solved.sum(2)], 1) if form.bias else weight
 
 
-def reduced(form: Form, samples: Samples, factors: Tensor, x: Vec, meter: Meter) -> Reduced:
+def reduced(form: Form, samples: Matrices, factors: Tensor, x: Vec, meter: Meter) -> Reduced:
     scores = Linear(form, samples, Meter(len(samples.sizes)))._scores(repeat(x, len(samples.sizes)))
     n = samples.X.shape[1]
     small = Form(form.phi, n, form.outputs, False, form.reduction)
-    oracle = Linear(small, Samples(factors, samples.T, samples.w, samples.sizes), meter, offset=scores)
+    oracle = Linear(small, Matrices(factors, samples.T, samples.w, samples.sizes), meter, offset=scores)
     return Reduced(form, samples, factors, oracle, x.new_zeros(form.outputs * n))
 
 

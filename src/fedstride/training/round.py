@@ -81,7 +81,7 @@ def advance(setup: Setup, state: TrainingState, attempt: Attempt | None = None) 
         down=down,
         private=private,
         moved=x - state.x,
-        mean=average_iterates(setup, state, x),
+        average=average_iterates(setup, state, x),
         usual=usual,
         releases=state.releases + attempt.releases,
         unbilled=0,
@@ -230,9 +230,9 @@ def rolled_back_too_often(setup: Setup, state: TrainingState) -> bool:
 def average_iterates(setup: Setup, state: TrainingState, x: Vec) -> Vec:
     """Return the weighted mean of the iterates with x, if the read-out needs it."""
     if setup.algorithm.readout != "average":
-        return state.mean
+        return state.average
     # Polynomial decay with eta = 8: Shamir, Zhang. ICML 2013, for non-smooth SGD.
-    return state.mean + 9 / (state.round + 9) * (x - state.mean)
+    return state.average + 9 / (state.round + 9) * (x - state.average)
 
 
 def evaluate(setup: Setup, after: TrainingState) -> Row:

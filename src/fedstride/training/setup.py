@@ -13,7 +13,7 @@ from torch import Size
 from fedstride.algorithm import Algorithm
 from fedstride.algorithm.sampling import Sampler
 from fedstride.client.chunk import Samples
-from fedstride.client.local import Options
+from fedstride.client.local import LocalOptions
 from fedstride.core.model import Replica
 from fedstride.engine import Clients, Task
 from fedstride.training.guard import Guard
@@ -24,7 +24,7 @@ class Setup:
     """The constants of a run: what to train, on which clients, by which algorithm."""
 
     algorithm: Algorithm
-    options: Options
+    options: LocalOptions
     task: Task
     clients: Clients  # the federation, opened by an engine
     sampler: Sampler

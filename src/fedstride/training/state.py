@@ -37,7 +37,7 @@ class TrainingState:
     down: State  # error feedback of the compressed down-link
     private: State  # the clip of differential privacy
     moved: Vec  # the model's last move
-    mean: Vec  # weighted mean of the iterates, for readout="average"
+    average: Vec  # weighted mean of the iterates, for readout="average"
     scaling: Vec | None = None  # means and deviations of the inputs, for normalise=True
     usual: dict[str, float] = field(default_factory=lambda: {"gradient": 0.0, "update": 0.0})
     # ... the largest root mean square norm that a round's messages had so far, by kind
@@ -62,7 +62,7 @@ def initial_state(algorithm: Algorithm, x: Vec, stats: Vec) -> TrainingState:
         down={k: v[None] for k, v in feedback.memory(x).items()} if a.feeds_back_down else {},
         private=a.privacy.init(x) if a.privacy is not None else {},
         moved=torch.zeros_like(x),
-        mean=x,
+        average=x,
     )
 
 
@@ -70,7 +70,7 @@ def read_out(algorithm: Algorithm, state: TrainingState) -> Vec:
     """Return the parameters that are evaluated and returned; training continues from state.x."""
     if algorithm.readout == "server":
         return algorithm.server.output(state.x, state.server)
-    return state.mean if algorithm.readout == "average" else state.x
+    return state.average if algorithm.readout == "average" else state.x
 
 
 def run_of(setup: Setup, state: TrainingState) -> Run:

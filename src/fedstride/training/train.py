@@ -20,7 +20,7 @@ from fedstride.algorithm import Algorithm
 from fedstride.algorithm.sampling import Sampler, sampler
 from fedstride.client.chunk import Samples
 from fedstride.client.exchange import exchanges
-from fedstride.client.local import Options
+from fedstride.client.local import LocalOptions
 from fedstride.core import losses
 from fedstride.core.errors import InvalidInput, Unsaved, tell
 from fedstride.core.losses import Loss
@@ -153,7 +153,7 @@ def train(
     given = {"batch_size": batch_size, "seed": seed, "rounds": rounds, "buffers": buffers, "normalise": normalise}
     task = _task(model, chosen, probed, when, weights=by_client, mixed=mixed, **given)
     steps = validate.steps_of(local_steps, epochs, batch_size, federated.sizes)
-    options, cohorts = Options(weight_decay, clip_norm), sampler(cohort, len(federated))
+    options, cohorts = LocalOptions(weight_decay, clip_norm), sampler(cohort, len(federated))
     validate.quorum(guard, cohorts, chosen.privacy is not None)
     validate.fits(chosen, task, options, cohorts, steps, tested=test is not None)
     facts = _facts(chosen, task, federated, probed.inputs, held_out, tell_user=where.leads)

@@ -15,7 +15,7 @@ from fedstride.algorithm import Algorithm, recipes
 from fedstride.algorithm.privacy import Privacy
 from fedstride.algorithm.sampling import Sampler, Uniform
 from fedstride.client.gradient import Estimator
-from fedstride.client.local import Options
+from fedstride.client.local import LocalOptions
 from fedstride.core.capabilities import declared
 from fedstride.core.errors import InvalidInput, Refused, nearest, not_negative, positive, tell
 from fedstride.core.model import Replica, has_batch_statistics, probe
@@ -132,14 +132,14 @@ def is_normalised(model: nn.Module) -> bool:
 
 
 def fits(
-    a: Algorithm, task: Task, options: Options, cohorts: Sampler, steps: Callable[[int, int], int], tested: bool
+    a: Algorithm, task: Task, options: LocalOptions, cohorts: Sampler, steps: Callable[[int, int], int], tested: bool
 ) -> None:
     """Refuse what makes no sense for this algorithm with this model and data."""
     _not_too_large(a, Replica(task.model).dtype, "algorithm")
     _not_too_large(options, Replica(task.model).dtype, "train")
     not_negative("train", weight_decay=options.weight_decay)
-    if options.max_norm is not None:
-        positive("train", clip_norm=options.max_norm)
+    if options.clip_norm is not None:
+        positive("train", clip_norm=options.clip_norm)
     if task.buffers not in BUFFERS:
         raise InvalidInput(f"buffers={task.buffers!r} is unknown; {nearest(str(task.buffers), BUFFERS)}")
     if task.buffers == "local" and task.moving and tested:
@@ -147,7 +147,7 @@ def fits(
             'buffers="local" with test=: the statistics stay with the clients, so the returned model has none to be tested '
             'with. Leave test out, or use buffers="average".'
         )
-    if options.max_norm is not None and declared(a.step, "searches"):
+    if options.clip_norm is not None and declared(a.step, "searches"):
         raise Refused(
             f"{type(a.step).__name__} with clip_norm: a clipped gradient breaks the search's promise of decrease. Drop one of them."
         )

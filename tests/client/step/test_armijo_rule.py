@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstride import Armijo
-from tests.problems import Quadratic, plan
+from tests.problems import Quadratic, context
 
 
 def curvatures(C=3, d=4):
@@ -16,7 +16,7 @@ def curvatures(C=3, d=4):
 
 
 def move(rule, oracle, W, state=None, where=None):
-    state = rule.init(W[0], where or plan((1,) * len(W))) if state is None else state
+    state = rule.init(W[0], where or context((1,) * len(W))) if state is None else state
     L, G = oracle.grad(W)
     return W + rule.step(W, L, G, state, oracle), state
 
@@ -46,7 +46,7 @@ def test_the_step_is_the_largest_of_the_grid_that_decreases_enough(c, backtrack,
 def test_where_the_next_search_starts(reset, second):
     rule, flat = Armijo(backtrack=0.5, reset=reset), Quadratic(torch.full((1, 4), 1e-9, dtype=torch.float64))
     W = torch.ones(1, 4, dtype=torch.float64)
-    where = plan((2,), size=40.0, batch=10.0)
+    where = context((2,), size=40.0, batch=10.0)
     _, state = move(rule, Quadratic(torch.full((1, 4), 2.5, dtype=torch.float64)), W, where=where)
     assert state["eta"].item() == 0.5
     _, state = move(rule, flat, 1e3 * W, state)

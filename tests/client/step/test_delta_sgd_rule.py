@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from fedstride import DeltaSGD
-from tests.problems import Quadratic, plan
+from tests.problems import Quadratic, context
 
 
 def run(rule, oracles, W):
     """The steps taken, one batch after another."""
-    state, etas = rule.init(W[0], plan((len(oracles),) * len(W))), []
+    state, etas = rule.init(W[0], context((len(oracles),) * len(W))), []
     for oracle in oracles:
         L, G = oracle.grad(W)
         W = W + rule.step(W, L, G, state, oracle)

@@ -10,7 +10,7 @@ import torch
 from fedstride import IAG, NGN, AdamW, Algorithm, DecSPS, Refused, Scaffold
 from fedstride.client.corrected import Corrected
 from fedstride.client.objective import Terms
-from tests.problems import Quadratic, plan
+from tests.problems import Quadratic, context
 
 H = torch.tensor([[1.0, 1.0], [10.0, 10.0]], dtype=torch.float64)
 W = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
@@ -19,7 +19,7 @@ W = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
 def steps(rule, oracle=None, count=1, where=None, W=W):
     """(W, the steps taken) on one batch after another."""
     oracle, etas = oracle or Quadratic(H), []
-    state = rule.init(W[0], where or plan((count,) * len(W)))
+    state = rule.init(W[0], where or context((count,) * len(W)))
     for _ in range(count):
         L, G = oracle.grad(W)
         W = W + rule.step(W, L, G, state, oracle)
@@ -49,14 +49,14 @@ def test_decsps_follows_its_recursion():
 
 
 def test_decsps_counts_the_steps_of_earlier_rounds():
-    _, etas = steps(DecSPS(), count=2, where=plan((2, 2), round=4, rounds=9))
+    _, etas = steps(DecSPS(), count=2, where=context((2, 2), round=4, rounds=9))
     assert [row[0] for row in etas] == pytest.approx([0.5 / 9**0.5, 0.5 / 10**0.5])
 
 
 def test_decsps_steps_never_grow():
     growing = [Quadratic(h * H) for h in (1.0, 5.0, 0.1, 0.01)]
     rule, Y, etas = DecSPS(), W, []
-    state = rule.init(W[0], plan((4, 4)))
+    state = rule.init(W[0], context((4, 4)))
     for oracle in growing:
         L, G = oracle.grad(Y)
         Y = Y + rule.step(Y, L, G, state, oracle)

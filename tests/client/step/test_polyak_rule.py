@@ -8,7 +8,7 @@ import torch
 from fedstride import Polyak
 from fedstride.client.corrected import Corrected
 from fedstride.client.objective import Terms
-from tests.problems import Quadratic, plan
+from tests.problems import Quadratic, context
 
 H = torch.tensor([[1.0, 1.0], [10.0, 10.0]], dtype=torch.float64)
 W = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
@@ -16,7 +16,7 @@ W = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
 
 def step(rule, oracle=None, where=None):
     oracle = oracle or Quadratic(H)
-    state = rule.init(W[0], where or plan((1, 1)))
+    state = rule.init(W[0], where or context((1, 1)))
     L, G = oracle.grad(W)
     return rule.step(W, L, G, state, oracle), state["eta"].flatten().tolist()
 
@@ -43,7 +43,7 @@ def test_a_target_above_the_loss_means_no_step():
 
 def test_growth_is_limited_from_one():
     flat = Quadratic(1e-3 * H)  # would like 1000 and 100
-    assert step(Polyak(growth=2.0), flat, plan((1, 1), size=4.0, batch=1.0))[1] == pytest.approx([2**0.25] * 2)
+    assert step(Polyak(growth=2.0), flat, context((1, 1), size=4.0, batch=1.0))[1] == pytest.approx([2**0.25] * 2)
 
 
 def test_under_a_correction_the_step_comes_from_plain_loss_and_gradient():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import fedstride as fs
-from tests.problems import Quadratic, plan
+from tests.problems import Quadratic, context
 
 H = torch.tensor([[1.0, 5.0, 0.2], [3.0, 0.5, 2.0]], dtype=torch.float64)
 X = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
@@ -28,7 +28,7 @@ X = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
 )
 def test_rules_are_those_of_torch(rule, twin):
     oracle, W = Quadratic(H), X.expand(2, -1).clone()
-    state = rule.init(X, plan((5, 5)))
+    state = rule.init(X, context((5, 5)))
     for _ in range(5):
         L, G = oracle.grad(W)
         W = W + rule.step(W, L, G, state, oracle)
@@ -43,13 +43,13 @@ def test_rules_are_those_of_torch(rule, twin):
 
 
 def test_per_step_divides_by_the_clients_own_number_of_steps():
-    eta = fs.PerStep(0.6).init(X, plan((3, 2)))["eta"]
+    eta = fs.PerStep(0.6).init(X, context((3, 2)))["eta"]
     assert eta.flatten().tolist() == pytest.approx([0.2, 0.3])
 
 
 @pytest.mark.parametrize("rule", [fs.Constant, fs.PerStep, fs.Momentum, fs.Adam, fs.AdamW, fs.Adagrad])
 def test_every_constant_rate_has_a_schedule(rule):
-    eta = rule(lr=0.5, schedule=fs.Exponential(0.1)).init(X, plan((1,), round=2, rounds=9))["eta"]
+    eta = rule(lr=0.5, schedule=fs.Exponential(0.1)).init(X, context((1,), round=2, rounds=9))["eta"]
     assert eta.item() == pytest.approx(0.005)
 
 
@@ -66,7 +66,7 @@ def test_fednova_counts_how_often_momentum_applies_each_gradient(rho, tau):
     for _ in range(tau):
         v = rho * v + 1
         a += v
-    assert fs.Momentum(0.1, rho).effective_steps(plan((tau,)), 0.0).item() == pytest.approx(a)
+    assert fs.Momentum(0.1, rho).effective_steps(context((tau,)), 0.0).item() == pytest.approx(a)
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.5, 10.0])
@@ -74,4 +74,4 @@ def test_fednova_counts_what_the_proximal_term_takes_back(mu):
     y = 0.0
     for _ in range(4):
         y -= 0.1 * (1 + mu * y)  # a constant gradient of 1 and mu/2 y^2
-    assert fs.Constant(0.1).effective_steps(plan((4,)), mu).item() == pytest.approx(-y / 0.1)
+    assert fs.Constant(0.1).effective_steps(context((4,)), mu).item() == pytest.approx(-y / 0.1)

@@ -15,13 +15,21 @@ from typer.testing import CliRunner
 
 from fedstride.app.cli import app
 from fedstride.research.bench import show, speed
-from fedstride.research.bench.engines import BY_HAND, FEDSTRIDE, PROGRAMS, Engine, EngineFailed, Worker, engines
+from fedstride.research.bench.engines import (
+    BY_HAND,
+    FEDSTRIDE,
+    PROGRAMS,
+    EngineFailed,
+    Program,
+    RunningProgram,
+    engines,
+)
 from fedstride.research.bench.workloads import GROWTH, WORKLOADS
 
 pytestmark = pytest.mark.slow
 
 TINY = replace(WORKLOADS["softmax"], shape=(6,), classes=3, clients=3, samples=8, batch=4, steps=4, rounds=1)
-WRONG = Engine("fake", (sys.executable, str(Path(__file__).with_name("wrong.py"))))
+WRONG = Program("fake", (sys.executable, str(Path(__file__).with_name("wrong.py"))))
 
 
 def quiet(text: str) -> None:
@@ -35,13 +43,13 @@ def report_of(workloads, growth=None):
 
 @pytest.mark.parametrize("algorithm", ["scaffold", "fedsls"])
 def test_by_hand_and_fedstride_train_the_same_model(algorithm, tmp_path):
-    found = {e.name: speed.Timed() for e in (BY_HAND, FEDSTRIDE)}
+    found = {e.name: speed.ProgramTiming() for e in (BY_HAND, FEDSTRIDE)}
     speed._check(replace(TINY, algorithm=algorithm), [BY_HAND, FEDSTRIDE], found, tmp_path, quiet)
     assert found["fedstride"].status == "ok" and found["fedstride"].difference < 1e-12
 
 
 def test_an_engine_that_is_wrong_is_shown_as_wrong_and_without_a_time():
-    missing = Engine("pfl", ("/nowhere/python",), peer=True)
+    missing = Program("pfl", ("/nowhere/python",), peer=True)
     result = speed.compare(TINY, [BY_HAND, WRONG, missing], 1, quiet)
     fake = result["engines"]["fake"]
     assert fake["status"] == "wrong" and fake["difference"] == pytest.approx(1) and not fake["seconds"]
@@ -52,10 +60,10 @@ def test_an_engine_that_is_wrong_is_shown_as_wrong_and_without_a_time():
 
 def test_an_engine_that_breaks_says_why(tmp_path):
     TINY.write(tmp_path / "work")
-    broken = Engine("broken", (sys.executable, "-c", "raise ValueError('no luck')"))
+    broken = Program("broken", (sys.executable, "-c", "raise ValueError('no luck')"))
     with (
         pytest.raises(EngineFailed, match="broken has ended: ValueError: no luck"),
-        Worker(broken, tmp_path / "work") as w,
+        RunningProgram(broken, tmp_path / "work") as w,
     ):
         w.ask(do="rounds", n=1)
 
@@ -65,7 +73,7 @@ def test_the_processes_of_a_worker_end_with_it(tmp_path):
     code = "import subprocess, sys; p = subprocess.Popen(['sleep', '99']); print(p.pid, flush=True); sys.stdin.read()"
     with (
         pytest.raises(KeyboardInterrupt),
-        Worker(Engine("sleeper", (sys.executable, "-c", code)), tmp_path / "work") as w,
+        RunningProgram(Program("sleeper", (sys.executable, "-c", code)), tmp_path / "work") as w,
     ):
         child = w.ask(do="rounds", n=1)
         assert os.kill(child, 0) is None

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from fedstride.app.cli import app
 from fedstride.research.bench import show_wire, wire
-from fedstride.research.bench.cases import Square, Timed
+from fedstride.research.bench.cases import CaseTiming, Square
 from fedstride.research.bench.launch import APP, ENDED, Launched
 
 pytestmark = pytest.mark.slow
@@ -28,7 +28,7 @@ SERVER = {
 def timed(side, clients, seconds, floor=()):
     size = 4 * side**2 * clients
     return vars(
-        Timed(vars(Square(side, clients)), list(seconds), list(floor), [size, size], [size + 9, size + 7], 2**20)
+        CaseTiming(vars(Square(side, clients)), list(seconds), list(floor), [size, size], [size + 9, size + 7], 2**20)
     )
 
 
@@ -98,8 +98,8 @@ def test_the_paper_adds_up():
 
 
 def test_lanes_take_turns_and_count_their_bytes():
-    plan, said = wire.Plan(repeats=2), []
-    found = wire.in_turns({"local": (0, None), "torchrun": (2, None)}, [Square(6, 3)], plan, said.append)
+    sizes, said = wire.Sizes(repeats=2), []
+    found = wire.in_turns({"local": (0, None), "torchrun": (2, None)}, [Square(6, 3)], sizes, said.append)
     vector = 4 * 36
     for (result,) in found.values():
         assert len(result["seconds"]) == 2 and all(s > 0 for s in result["seconds"])
@@ -141,7 +141,7 @@ def test_a_reply_is_taken_in_and_has_the_size_of_its_numbers():
 
 
 def test_the_command_writes_what_it_shows(tmp_path, monkeypatch):
-    monkeypatch.setattr(wire, "measure", lambda engines, plan, say: report(local=[timed(100, 2, [0.1] * 3)]))
+    monkeypatch.setattr(wire, "measure", lambda engines, sizes, say: report(local=[timed(100, 2, [0.1] * 3)]))
     done = CliRunner().invoke(app, ["bench", "wire", "--out", str(tmp_path), "--markdown"])
     assert done.exit_code == 0, done.output
     assert json.loads((tmp_path / "wire.json").read_text())["engines"]["local"][0]["seconds"] == [0.1] * 3

@@ -3,9 +3,9 @@
 import sys
 
 import numpy as np
-from serving import Pace, read
+from serving import Stopwatch, read
 
-pace = Pace()
+pace = Stopwatch()
 work, arrays = read(sys.argv[1])
 for _ in range(work["rounds"] + 1):
     pace(lambda: np.zeros_like(arrays["x"]) + arrays["x"])

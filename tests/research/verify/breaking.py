@@ -13,6 +13,6 @@ def laws_of(module):
 
 
 def is_kept(check, **variant):
-    """True if all findings keep their bounds; stops at the first that does not."""
+    """True if all measurements keep their bounds; stops at the first that does not."""
     with_variant = functools.wraps(check)(lambda: check(**variant))
     return all(finding.kept for finding in law.run("test", with_variant))

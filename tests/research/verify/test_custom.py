@@ -88,8 +88,8 @@ class Mixing(fs.Constant):
 class Favourite(fs.Constant):
     """Client 0 takes longer steps than the others."""
 
-    def init(self, x, plan):
-        first = torch.tensor([[2.0 if client == 0 else 1.0] for client in plan.clients], dtype=x.dtype)
+    def init(self, x, context):
+        first = torch.tensor([[2.0 if client == 0 else 1.0] for client in context.clients], dtype=x.dtype)
         return {"eta": self.lr * first}
 
 

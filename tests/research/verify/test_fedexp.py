@@ -63,7 +63,7 @@ def test_the_toy_has_the_gradients_of_the_paper():
 def test_a_watched_server_changes_nothing():
     problem = laws.random_least_squares()
     plain = fedexp(lr=0.01)
-    eye = laws.Watched(plain.server)
+    eye = laws.RecordedServer(plain.server)
     runs = [laws.iterates(problem, laws.zeros(problem), a, 3)[1] for a in (plain, replace(plain, server=eye))]
     assert torch.equal(runs[0].x, runs[1].x)
     assert torch.equal(eye.seen[0][0], laws.zeros(problem))

@@ -38,8 +38,8 @@ class Timid(Armijo):
 
 
 class Uncapped(Armijo):
-    def init(self, x, plan):
-        return {**super().init(x, plan), "start": torch.full_like(plan.size, 2 * self.lr_max)}
+    def init(self, x, context):
+        return {**super().init(x, context), "start": torch.full_like(context.size, 2 * self.lr_max)}
 
 
 class Lenient(Armijo):

@@ -211,10 +211,10 @@ def wire(
     from fedstride.research.bench import wire as bench
 
     every = ["local", "torchrun", "simulation", "deployment", "cnn"]
-    plan = bench.Plan(sides=(bench.SMALL, bench.MIDDLE), repeats=repeats) if quick else bench.Plan(repeats=repeats)
+    sizes = bench.Sizes(sides=(bench.SMALL, bench.MIDDLE), repeats=repeats) if quick else bench.Sizes(repeats=repeats)
     with _with_workers() as say:
         engines = _chosen("--engine", engine, every, [e for e in every if not (quick and e == "deployment")])
-        report = bench.measure(engines, plan, say)
+        report = bench.measure(engines, sizes, say)
     _written(out / "wire.json", report)
     if as_json or markdown:
         typer.echo(json.dumps(report, indent=2) if as_json else show.markdown(report))

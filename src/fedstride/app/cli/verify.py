@@ -22,7 +22,7 @@ from fedstride.app.cli.common import Json, errors_without_traceback
 from fedstride.core.errors import FedstrideError, InvalidInput
 
 if TYPE_CHECKING:
-    from fedstride.research.verify import Finding
+    from fedstride.research.verify import Measurement
 
 
 def verify(
@@ -49,11 +49,11 @@ def verify(
     if as_json:
         typer.echo(json.dumps({**counts, "findings": [f.json() for f in found]}, indent=2))
     else:
-        typer.echo("{total} findings: {kept} kept, {broken} broken, in {seconds} s".format(**counts))
+        typer.echo("{total} measurements: {kept} kept, {broken} broken, in {seconds} s".format(**counts))
     raise typer.Exit(1 if broken else 0)
 
 
-Laws = list[Iterable["Finding"]]
+Laws = list[Iterable["Measurement"]]
 
 
 def _laws(only: str) -> Laws:
@@ -72,7 +72,7 @@ def _laws_of(algorithm: Algorithm, only: str) -> Laws:
     return [_matching(custom.check(algorithm), only)]
 
 
-def _matching(found: Iterable[Finding], only: str) -> Iterator[Finding]:
+def _matching(found: Iterable[Measurement], only: str) -> Iterator[Measurement]:
     none = True
     for finding in found:
         if only.lower() in f"{finding.source} {finding.law}".lower():
@@ -107,20 +107,20 @@ def _load(path: str) -> Algorithm:
     return made
 
 
-def _quietly(laws: Laws) -> Iterator[Finding]:
+def _quietly(laws: Laws) -> Iterator[Measurement]:
     for law in laws:
         yield from law
 
 
-def _shown(laws: Laws) -> Iterator[Finding]:
-    """Yield the findings and show each one: in a live table on a terminal, else as a line."""
+def _shown(laws: Laws) -> Iterator[Measurement]:
+    """Yield the measurements and show each one: in a live table on a terminal, else as a line."""
     console = Console()
     if not console.is_terminal:
         for finding in _quietly(laws):
             typer.echo("  ".join(_cells(finding)))
             yield finding
         return
-    found: list[Finding] = []
+    found: list[Measurement] = []
     bar = Progress(TextColumn("laws"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console)
     done = bar.add_task("", total=len(laws))
     with Live(console=console) as live:
@@ -133,11 +133,11 @@ def _shown(laws: Laws) -> Iterator[Finding]:
         live.update(_table(found))
 
 
-def _cells(f: Finding) -> tuple[str, ...]:
+def _cells(f: Measurement) -> tuple[str, ...]:
     return ("kept" if f.kept else "BROKEN", f.source, f.law, f"{f.measured:.6g}", f"{f.relation} {f.bound:.6g}")
 
 
-def _table(found: list[Finding]) -> Table:
+def _table(found: list[Measurement]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title, options in _COLUMNS.items():
         table.add_column(title, **options)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from fedstride.algorithm import Algorithm
 from fedstride.app.diagnose import limits
-from fedstride.app.diagnose.facts import Constant, constant_of
+from fedstride.app.diagnose.facts import ConstantPrediction, constant_of
 from fedstride.app.report.read import Record
 from fedstride.client.step import Step
 from fedstride.core.capabilities import declared
@@ -136,7 +136,7 @@ class Evidence:
         return self.state in ("diverged", "rising", "slow", "plateau")
 
     @cached_property
-    def constant(self) -> Constant:
+    def constant(self) -> ConstantPrediction:
         """Test scores of the best prediction that ignores the inputs."""
         return constant_of(self.facts)
 

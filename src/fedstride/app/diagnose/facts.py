@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from fedstride.app.diagnose import limits
 
 
-class Constant(NamedTuple):
+class ConstantPrediction(NamedTuple):
     """Test scores of the best prediction that ignores the inputs; None if unknown or impossible to beat."""
 
     samples: int = 1
@@ -37,15 +37,15 @@ class Scale(NamedTuple):
     size: float  # root mean square
 
 
-def constant_of(facts: Mapping[str, Any]) -> Constant:
+def constant_of(facts: Mapping[str, Any]) -> ConstantPrediction:
     """Parse the fact `constant` of losses.constant(); invalid values count as unknown."""
     found = facts.get("constant")
     given = found if isinstance(found, dict) else {}
     samples = given.get("samples")
     if not isinstance(samples, int) or isinstance(samples, bool) or not 1 <= samples < 2**53:
-        return Constant()
+        return ConstantPrediction()
     accuracy, loss = _number(given.get("accuracy")), _number(given.get("loss"))
-    known = Constant(
+    known = ConstantPrediction(
         samples,
         accuracy if accuracy is not None and 0 < accuracy < 1 else None,
         loss if loss is not None and loss > 0 else None,  # no loss can be below 0

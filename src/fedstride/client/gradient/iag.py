@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import torch
 
-from fedstride.client.chunk import Site
+from fedstride.client.chunk import Chunk
 from fedstride.core.errors import InvalidInput, positive
 from fedstride.core.rows import Col, Rows, Vec, repeat
 from fedstride.oracle import Oracle
@@ -37,12 +37,12 @@ class IAG:
             raise InvalidInput(f"IAG: block={self.block!r} is invalid: expected a whole number of samples >= 1.")
         positive(self, table_gib=self.table_gib)
 
-    def begin(self, site: Site, x: Vec, base: tuple[Col, Rows] | None) -> Callable[[int, int], Oracle]:
-        return _Running(self, site, x, base or self.anchor(site, x)).oracle
+    def begin(self, chunk: Chunk, x: Vec, base: tuple[Col, Rows] | None) -> Callable[[int, int], Oracle]:
+        return _Running(self, chunk, x, base or self.anchor(chunk, x)).oracle
 
-    def anchor(self, site: Site, x: Vec) -> tuple[Col, Rows]:
-        C = len(site.samples)
-        return site.full(C).grad(repeat(x, C))
+    def anchor(self, chunk: Chunk, x: Vec) -> tuple[Col, Rows]:
+        C = len(chunk.samples)
+        return chunk.full(C).grad(repeat(x, C))
 
     def components(self, n: int) -> int:
         return -(-n // self.block)
@@ -63,17 +63,17 @@ class IAG:
 @dataclass
 class _Running:
     rule: IAG
-    site: Site
+    chunk: Chunk
     x: Vec
     base: tuple[Col, Rows]
     tables: dict[int, Rows] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.estimate = self.base[1].clone()
-        for row, n in enumerate(map(len, self.site.samples)):
-            if self.rule.keeps_table(n, self.site.plan.steps[row]):
+        for row, n in enumerate(map(len, self.chunk.samples)):
+            if self.rule.keeps_table(n, self.chunk.context.steps[row]):
                 parts = [
-                    self.site.components([row], [j], self.rule.block, charged=False)
+                    self.chunk.components([row], [j], self.rule.block, charged=False)
                     for j in range(self.rule.components(n))
                 ]
                 self.tables[row] = torch.cat([part.grad(self.x[None])[1] for part in parts])
@@ -83,11 +83,11 @@ class _Running:
 
     def refresh(self, k: int, W: Rows) -> None:
         """Step k's component of every active client, at its W instead of where it was."""
-        site, block, active = self.site, self.rule.block, range(len(W))
-        chosen = [(k - 1) % self.rule.components(len(site.samples[row])) for row in active]
-        new = site.components(list(active), chosen, block).grad(W)[1]
+        chunk, block, active = self.chunk, self.rule.block, range(len(W))
+        chosen = [(k - 1) % self.rule.components(len(chunk.samples[row])) for row in active]
+        new = chunk.components(list(active), chosen, block).grad(W)[1]
         old = self._old(chosen, new)
-        share = new.new_tensor([site.share(row, j, block) for row, j in zip(active, chosen, strict=True)])[:, None]
+        share = new.new_tensor([chunk.share(row, j, block) for row, j in zip(active, chosen, strict=True)])[:, None]
         self.estimate[: len(W)] += share * (new - old)  # 002 eq. (6)
         for row, table in self.tables.items():
             if row in active:
@@ -100,7 +100,7 @@ class _Running:
         for row in kept:
             old[row] = self.tables[row][chosen[row]]
         if again:
-            some = self.site.components(again, [chosen[row] for row in again], self.rule.block, charged=False)
+            some = self.chunk.components(again, [chosen[row] for row in again], self.rule.block, charged=False)
             old[again] = some.grad(repeat(self.x, len(again)))[1]
         return old
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedstride.client.chunk import Site
+from fedstride.client.chunk import Chunk
 from fedstride.core.rows import Col, Rows, Vec, repeat
 from fedstride.oracle import Oracle
 
@@ -19,9 +19,9 @@ class Minibatch:
     slot: ClassVar[str] = "gradient"
     plain_batches: ClassVar[bool] = True
 
-    def begin(self, site: Site, x: Vec, base: tuple[Col, Rows] | None) -> Callable[[int, int], Oracle]:
-        return site.batch
+    def begin(self, chunk: Chunk, x: Vec, base: tuple[Col, Rows] | None) -> Callable[[int, int], Oracle]:
+        return chunk.batch
 
-    def anchor(self, site: Site, x: Vec) -> tuple[Col, Rows]:
-        C = len(site.samples)
-        return site.full(C).grad(repeat(x, C))
+    def anchor(self, chunk: Chunk, x: Vec) -> tuple[Col, Rows]:
+        C = len(chunk.samples)
+        return chunk.full(C).grad(repeat(x, C))

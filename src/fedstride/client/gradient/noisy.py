@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedstride.client.chunk import Site
+from fedstride.client.chunk import Chunk
 from fedstride.core.errors import not_negative
 from fedstride.core.rows import Col, Rows, Vec, repeat
 from fedstride.oracle import Oracle
@@ -28,18 +28,18 @@ class Noisy:
     def __post_init__(self) -> None:
         not_negative(self, sigma=self.sigma)
 
-    def begin(self, site: Site, x: Vec, base: tuple[Col, Rows] | None) -> Callable[[int, int], Oracle]:
-        return lambda k, active: _Noise(site.full(active, k), site, self.sigma, k, list(range(active)))
+    def begin(self, chunk: Chunk, x: Vec, base: tuple[Col, Rows] | None) -> Callable[[int, int], Oracle]:
+        return lambda k, active: _Noise(chunk.full(active, k), chunk, self.sigma, k, list(range(active)))
 
-    def anchor(self, site: Site, x: Vec) -> tuple[Col, Rows]:
-        C = len(site.samples)
-        return _Noise(site.full(C), site, self.sigma, -1, list(range(C))).grad(repeat(x, C))
+    def anchor(self, chunk: Chunk, x: Vec) -> tuple[Col, Rows]:
+        C = len(chunk.samples)
+        return _Noise(chunk.full(C), chunk, self.sigma, -1, list(range(C))).grad(repeat(x, C))
 
 
 @dataclass(frozen=True)
 class _Noise:
     base: Oracle
-    site: Site
+    chunk: Chunk
     sigma: float
     k: int
     rows: list[int]
@@ -55,8 +55,8 @@ class _Noise:
     def grad(self, W: Rows) -> tuple[Col, Rows]:
         L, G = self.base.grad(W)
         for i, row in enumerate(self.rows):
-            G[i].add_(self.site.noise(row, self.k, G[i]), alpha=self.sigma)
+            G[i].add_(self.chunk.noise(row, self.k, G[i]), alpha=self.sigma)
         return L, G
 
     def take(self, rows: list[int]) -> _Noise:
-        return _Noise(self.base.take(rows), self.site, self.sigma, self.k, [self.rows[i] for i in rows])
+        return _Noise(self.base.take(rows), self.chunk, self.sigma, self.k, [self.rows[i] for i in rows])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from fedstride.client.context import Plan
+from fedstride.client.context import Context
 from fedstride.client.step.adamw import AdamW
 from fedstride.client.step.adaptive import Adagrad, Adam
 from fedstride.client.step.armijo import Armijo
@@ -41,7 +41,7 @@ __all__ = [
 class Step(Protocol):
     """A rule is fresh in every round. It leaves the step size it used in state["eta"], a Col."""
 
-    def init(self, x: Vec, plan: Plan) -> State: ...
+    def init(self, x: Vec, context: Context) -> State: ...
 
     def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
         """The move: W += result. L and G are the corrected oracle's at W; G may be overwritten."""

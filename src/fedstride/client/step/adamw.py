@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedstride.client.context import Plan
+from fedstride.client.context import Context
 from fedstride.client.step.adaptive import Adam
 from fedstride.client.step.schedule import Schedule
 from fedstride.core.errors import betas, not_negative, positive
@@ -38,8 +38,8 @@ class AdamW:
     def _adam(self) -> Adam:
         return Adam(self.lr, self.betas, self.eps, self.schedule)
 
-    def init(self, x: Vec, plan: Plan) -> State:
-        return self._adam.init(x, plan)
+    def init(self, x: Vec, context: Context) -> State:
+        return self._adam.init(x, context)
 
     def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
         return self._adam.step(W, L, G, state, oracle) - self.weight_decay * state["eta"] * W

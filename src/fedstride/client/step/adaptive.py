@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import torch
 
-from fedstride.client.context import Plan
+from fedstride.client.context import Context
 from fedstride.client.step.schedule import Schedule, rate
 from fedstride.core.errors import betas, not_negative, positive
 from fedstride.core.rows import Col, Rows, State, Vec
@@ -33,9 +33,9 @@ class Adam:
         positive(self, lr=self.lr, eps=self.eps)
         betas(self, self.betas)
 
-    def init(self, x: Vec, plan: Plan) -> State:
-        zeros = x.new_zeros(len(plan.clients), len(x))
-        eta = torch.full_like(plan.size, rate(self.lr, self.schedule, plan.round, plan.rounds))
+    def init(self, x: Vec, context: Context) -> State:
+        zeros = x.new_zeros(len(context.clients), len(x))
+        eta = torch.full_like(context.size, rate(self.lr, self.schedule, context.round, context.rounds))
         return {"eta": eta, "m": zeros, "v": zeros.clone(), "t": torch.zeros_like(eta)}
 
     def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
@@ -60,9 +60,9 @@ class Adagrad:
         positive(self, lr=self.lr)
         not_negative(self, eps=self.eps)
 
-    def init(self, x: Vec, plan: Plan) -> State:
-        eta = torch.full_like(plan.size, rate(self.lr, self.schedule, plan.round, plan.rounds))
-        return {"eta": eta, "v": x.new_zeros(len(plan.clients), len(x))}
+    def init(self, x: Vec, context: Context) -> State:
+        eta = torch.full_like(context.size, rate(self.lr, self.schedule, context.round, context.rounds))
+        return {"eta": eta, "v": x.new_zeros(len(context.clients), len(x))}
 
     def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
         state["v"] = state["v"] + G**2

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import torch
 
-from fedstride.client.context import Plan
+from fedstride.client.context import Context
 from fedstride.core.errors import InvalidInput, at_least_one, fraction, nearest, positive
 from fedstride.core.rows import Col, Rows, State, Vec, sq
 from fedstride.oracle import Oracle, along
@@ -48,9 +48,9 @@ class Armijo:
             raise InvalidInput(f"Armijo: reset={self.reset!r} is unknown; {nearest(str(self.reset), RESETS)}")
         at_least_one(self, growth=self.growth)
 
-    def init(self, x: Vec, plan: Plan) -> State:
-        zero = torch.zeros_like(plan.size)
-        growth = plan.growth(self.growth) if self.reset == "grow" else torch.ones_like(zero)
+    def init(self, x: Vec, context: Context) -> State:
+        zero = torch.zeros_like(context.size)
+        growth = context.growth(self.growth) if self.reset == "grow" else torch.ones_like(zero)
         start = torch.full_like(zero, self.lr_max)
         return {"eta": zero, "start": start, "growth": growth, "trials": zero.clone(), "failed": zero.clone()}
 

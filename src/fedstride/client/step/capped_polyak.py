@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedstride.client.context import Plan
+from fedstride.client.context import Context
 from fedstride.core.errors import positive
 from fedstride.core.rows import Col, Rows, State, Vec, dot, repeat, sq
 from fedstride.oracle import Oracle
@@ -45,11 +45,11 @@ class CappedPolyak:
     def __post_init__(self) -> None:
         positive(self, cap=self.cap)
 
-    def init(self, x: Vec, plan: Plan) -> State:
-        zero = torch.zeros_like(plan.size)
-        shapes, sent = plan.shapes or (x.shape,), plan.broadcast
+    def init(self, x: Vec, context: Context) -> State:
+        zero = torch.zeros_like(context.size)
+        shapes, sent = context.shapes or (x.shape,), context.broadcast
         state = {name: zero.clone() for name in ("eta", "loss", "taken")}
-        cap = self.cap * min(1.0, (plan.round + 1) / WARM_UP) / math.sqrt(1 + plan.round / WARM_UP)
+        cap = self.cap * min(1.0, (context.round + 1) / WARM_UP) / math.sqrt(1 + context.round / WARM_UP)
         state["cap"] = zero + cap * sent.get("reach", 1.0)
         state["mean_squares"] = zero.repeat(1, len(shapes))
         state |= {f"tensor {j}": zero.new_empty(len(zero), 0, s.numel()) for j, s in enumerate(shapes)}

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import torch
 
-from fedstride.client.context import Plan
+from fedstride.client.context import Context
 from fedstride.client.step.schedule import Schedule, rate
 from fedstride.core.errors import positive
 from fedstride.core.rows import Col, Rows, State, Vec
@@ -39,14 +39,14 @@ class Constant:
     def __post_init__(self) -> None:
         positive(self, lr=self.lr)
 
-    def init(self, x: Vec, plan: Plan) -> State:
-        return {"eta": torch.full_like(plan.size, rate(self.lr, self.schedule, plan.round, plan.rounds))}
+    def init(self, x: Vec, context: Context) -> State:
+        return {"eta": torch.full_like(context.size, rate(self.lr, self.schedule, context.round, context.rounds))}
 
     def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
         return G.mul_(-state["eta"])  # in place: the gradient is nobody else's
 
-    def effective_steps(self, plan: Plan, mu: float) -> Col:
-        return fednova_weight(self.init(plan.size, plan)["eta"], plan.tau, mu)
+    def effective_steps(self, context: Context, mu: float) -> Col:
+        return fednova_weight(self.init(context.size, context)["eta"], context.tau, mu)
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ class PerStep:
     def __post_init__(self) -> None:
         positive(self, lr=self.lr)
 
-    def init(self, x: Vec, plan: Plan) -> State:
-        return {"eta": rate(self.lr, self.schedule, plan.round, plan.rounds) / plan.tau}
+    def init(self, x: Vec, context: Context) -> State:
+        return {"eta": rate(self.lr, self.schedule, context.round, context.rounds) / context.tau}
 
     def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
         return G.mul_(-state["eta"])  # in place: the gradient is nobody else's
 
-    def effective_steps(self, plan: Plan, mu: float) -> Col:
-        return fednova_weight(self.init(plan.size, plan)["eta"], plan.tau, mu)
+    def effective_steps(self, context: Context, mu: float) -> Col:
+        return fednova_weight(self.init(context.size, context)["eta"], context.tau, mu)

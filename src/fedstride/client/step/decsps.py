@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import torch
 
-from fedstride.client.context import Plan
+from fedstride.client.context import Context
 from fedstride.core.errors import finite, positive
 from fedstride.core.rows import Col, Rows, State, Vec, sq
 from fedstride.oracle import Oracle
@@ -33,9 +33,9 @@ class DecSPS:
         positive(self, c0=self.c0, lr_max=self.lr_max)
         finite(self, f_star=self.f_star)
 
-    def init(self, x: Vec, plan: Plan) -> State:
-        eta = torch.full_like(plan.size, self.lr_max)
-        return {"eta": eta, "bound": self.c0 * eta, "k": plan.round * plan.tau}
+    def init(self, x: Vec, context: Context) -> State:
+        eta = torch.full_like(context.size, self.lr_max)
+        return {"eta": eta, "bound": self.c0 * eta, "k": context.round * context.tau}
 
     def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
         L, g = getattr(oracle, "plain", None) or (L, G)

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import torch
 
-from fedstride.client.context import Plan
+from fedstride.client.context import Context
 from fedstride.core.errors import not_negative, positive
 from fedstride.core.rows import Col, Rows, State, Vec, norm
 from fedstride.oracle import Oracle
@@ -45,10 +45,10 @@ class DeltaSGD:
     def growth_bound(self) -> float:
         return self.lr0 * math.sqrt(1 + self.delta * self.theta0)
 
-    def init(self, x: Vec, plan: Plan) -> State:
+    def init(self, x: Vec, context: Context) -> State:
         return {
-            "eta": torch.full_like(plan.size, self.lr0),
-            "theta": torch.full_like(plan.size, self.theta0),
+            "eta": torch.full_like(context.size, self.lr0),
+            "theta": torch.full_like(context.size, self.theta0),
         }
 
     def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from fedstride.client.context import Plan
+from fedstride.client.context import Context
 from fedstride.client.step.schedule import Schedule, rate
 from fedstride.core.errors import decay, positive
 from fedstride.core.rows import Col, Rows, State, Vec
@@ -34,15 +34,15 @@ class Momentum:
     def effective_steps_with_prox(self) -> bool:
         return not self.beta
 
-    def init(self, x: Vec, plan: Plan) -> State:
-        eta = torch.full_like(plan.size, rate(self.lr, self.schedule, plan.round, plan.rounds))
-        return {"eta": eta, "v": x.new_zeros(len(plan.clients), len(x))}
+    def init(self, x: Vec, context: Context) -> State:
+        eta = torch.full_like(context.size, rate(self.lr, self.schedule, context.round, context.rounds))
+        return {"eta": eta, "v": x.new_zeros(len(context.clients), len(x))}
 
     def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
         state["v"] = self.beta * state["v"] + G
         return -state["eta"] * state["v"]
 
-    def effective_steps(self, plan: Plan, mu: float) -> Col:
+    def effective_steps(self, context: Context, mu: float) -> Col:
         """a_i of FedNova: (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho)."""
-        rho, tau = self.beta, plan.tau.double()  # a difference of like numbers when rho is near 1
-        return ((tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)).to(plan.tau.dtype)
+        rho, tau = self.beta, context.tau.double()  # a difference of like numbers when rho is near 1
+        return ((tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)).to(context.tau.dtype)

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import torch
 
-from fedstride.client.context import Plan
+from fedstride.client.context import Context
 from fedstride.core.errors import positive
 from fedstride.core.rows import Col, Rows, State, Vec, sq
 from fedstride.oracle import Oracle
@@ -29,8 +29,8 @@ class NGN:
     def __post_init__(self) -> None:
         positive(self, sigma=self.sigma)
 
-    def init(self, x: Vec, plan: Plan) -> State:
-        return {"eta": torch.full_like(plan.size, self.sigma)}
+    def init(self, x: Vec, context: Context) -> State:
+        return {"eta": torch.full_like(context.size, self.sigma)}
 
     def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
         L, g = getattr(oracle, "plain", None) or (L, G)

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import torch
 
-from fedstride.client.context import Plan
+from fedstride.client.context import Context
 from fedstride.core.errors import at_least_one, finite, positive
 from fedstride.core.rows import Col, Rows, State, Vec, sq
 from fedstride.oracle import Oracle
@@ -40,9 +40,9 @@ class Polyak:
     def least_loss(self) -> float:
         return self.f_star
 
-    def init(self, x: Vec, plan: Plan) -> State:
-        one = torch.ones_like(plan.size)
-        return {"eta": one, "last": one.clone(), "growth": plan.growth(self.growth or 1.0)}
+    def init(self, x: Vec, context: Context) -> State:
+        one = torch.ones_like(context.size)
+        return {"eta": one, "last": one.clone(), "growth": context.growth(self.growth or 1.0)}
 
     def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
         L, g = getattr(oracle, "plain", None) or (L, G)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fedstride.algorithm import Algorithm
 from fedstride.algorithm.sampling import sampler
 from fedstride.client.exchange import MOMENTS, Upload, exchanges
-from fedstride.client.local import Options
+from fedstride.client.local import LocalOptions
 from fedstride.core import losses
 from fedstride.core.errors import FedstrideError, InvalidInput, Refused
 from fedstride.data.federation import Federation, Found
@@ -95,8 +95,8 @@ class Station:
         return algorithm
 
     @property
-    def options(self) -> Options:
-        return Options(self.given.get("weight_decay", 0.0), self.given.get("clip_norm"))
+    def options(self) -> LocalOptions:
+        return LocalOptions(self.given.get("weight_decay", 0.0), self.given.get("clip_norm"))
 
     @cached_property
     def mixed(self) -> bool:

@@ -99,7 +99,7 @@ class Square:
 
 
 @dataclass
-class Timed:
+class CaseTiming:
     """The measurements of one case on one engine."""
 
     case: dict[str, Any]

@@ -25,7 +25,7 @@ class EngineFailed(FedstrideError):
 
 
 @dataclass(frozen=True)
-class Engine:
+class Program:
     """A program that is compared."""
 
     name: str
@@ -40,16 +40,16 @@ class Engine:
         return not Path(self.command[0]).exists()
 
 
-def _peer(name: str, launcher: tuple[str, ...] = (), **more: Any) -> Engine:
+def _peer(name: str, launcher: tuple[str, ...] = (), **more: Any) -> Program:
     python = str(Path(".peers").absolute() / name / "bin" / "python")
-    return Engine(name, (python, *launcher, str(PROGRAMS / f"run_{name}.py")), peer=True, **more)
+    return Program(name, (python, *launcher, str(PROGRAMS / f"run_{name}.py")), peer=True, **more)
 
 
-BY_HAND = Engine("by hand", (sys.executable, str(PROGRAMS / "by_hand.py")))
-FEDSTRIDE = Engine("fedstride", (sys.executable, str(PROGRAMS / "run_fedstride.py")))
+BY_HAND = Program("by hand", (sys.executable, str(PROGRAMS / "by_hand.py")))
+FEDSTRIDE = Program("fedstride", (sys.executable, str(PROGRAMS / "run_fedstride.py")))
 
 
-def engines() -> dict[str, Engine]:
+def engines() -> dict[str, Program]:
     """Return the engines by name; `make bench-peers` installs the peers under the current folder."""
     two = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(os.cpu_count()))
     # pfl's updates are float32, in which two correct ways to train a CNN differ by 1e-2 of the distance trained.
@@ -63,10 +63,10 @@ def engines() -> dict[str, Engine]:
     return {e.name: e for e in known}
 
 
-class Worker:
+class RunningProgram:
     """A running engine on a folder, to be used as a context manager that ends its processes."""
 
-    def __init__(self, engine: Engine, folder: Path) -> None:
+    def __init__(self, engine: Program, folder: Path) -> None:
         self.engine, self.log = engine, folder / f"{engine.name}.log"
         env = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
         paths = [str(PROGRAMS)] if engine.peer else [str(PROGRAMS), *sys.path]
@@ -89,7 +89,7 @@ class Worker:
                 start_new_session=True,  # only the benchmark receives Ctrl-C, and ends its workers
             )
 
-    def __enter__(self) -> Worker:
+    def __enter__(self) -> RunningProgram:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -33,7 +33,7 @@ from fedstride.engine.flower.project import Settings
 from fedstride.engine.flower.server import gathered
 from fedstride.engine.local import one_thread
 from fedstride.engine.protocol import Order
-from fedstride.research.bench.cases import LOSS, Digits, Models, Square, Timed, case_of, keep, settings
+from fedstride.research.bench.cases import LOSS, CaseTiming, Digits, Models, Square, case_of, keep, settings
 from fedstride.research.bench.launch import APP, ENDED, JOB
 from fedstride.training.train import Event
 from fedstride.wire import WeightedMean
@@ -103,11 +103,11 @@ def _wire(place: Path, grid: Counted, cases: Sequence[Square], repeats: int) -> 
     for i, case in enumerate(cases):
         given = {**settings(case, repeats + 1), "deadline": DEADLINE}
         nodes = gathered(PROJECT, cast(Grid, grid), given)
-        found = Timed(vars(case))
+        found = CaseTiming(vars(case))
         grid.down, grid.up, grid.counting = 0, 0, True
         start = time.perf_counter()
 
-        def watch(event: Event, case: Square = case, nodes: Nodes = nodes, found: Timed = found) -> None:
+        def watch(event: Event, case: Square = case, nodes: Nodes = nodes, found: CaseTiming = found) -> None:
             nonlocal start
             seconds = time.perf_counter() - start
             if event.round == 1:

@@ -32,7 +32,7 @@ from fedstride.engine import Local
 from fedstride.research.bench import verdicts
 from fedstride.research.bench.task_parts import constant
 from fedstride.research.bench.task_table import TASKS
-from fedstride.research.bench.tasks import ACCURACY, Setup
+from fedstride.research.bench.tasks import ACCURACY, Problem
 from fedstride.server import Auto, Average, DoG, Prodigy
 from fedstride.training.train import train
 
@@ -182,7 +182,7 @@ def trained(
 
 
 @lru_cache(1)  # runs that follow each other differ in the method first
-def _setup(task: str, seed: int) -> Setup:
+def _setup(task: str, seed: int) -> Problem:
     return TASKS[task].make(seed)
 
 

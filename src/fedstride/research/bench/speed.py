@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedstride.research.bench.engines import BY_HAND, FEDSTRIDE, Engine, EngineFailed, Worker, cpu_seconds
+from fedstride.research.bench.engines import BY_HAND, FEDSTRIDE, EngineFailed, Program, RunningProgram, cpu_seconds
 from fedstride.research.bench.workloads import GROWTH, Workload
 
 Say = Callable[[str], object]
@@ -31,7 +31,7 @@ PLAIN = "plain SGD"  # reference for Armijo's cost
 
 
 @dataclass
-class Timed:
+class ProgramTiming:
     """The measurements of one engine on one workload."""
 
     status: str = "ok"  # or wrong, failed, missing, unsupported
@@ -64,7 +64,7 @@ class Surroundings:
             self.matmul_flops = max(self.matmul_flops, 2 * n**3 / (time.perf_counter() - start))
 
     @contextmanager
-    def watch(self, workers: Collection[Worker]) -> Iterator[None]:
+    def watch(self, workers: Collection[RunningProgram]) -> Iterator[None]:
         def used() -> tuple[float, float, dict[int, float]]:
             ours = {pid: t for w in workers for pid, t in w.cpu_seconds().items()}
             return time.perf_counter(), cpu_seconds() or 0.0, ours | {0: time.process_time()}
@@ -77,12 +77,12 @@ class Surroundings:
         self.foreign_load = max(self.foreign_load, share)
 
 
-Lanes = dict[str, tuple[Engine, Workload]]
+Lanes = dict[str, tuple[Program, Workload]]
 
 
-def compare(workload: Workload, chosen: Sequence[Engine], repeats: int, say: Say) -> dict[str, Any]:
+def compare(workload: Workload, chosen: Sequence[Program], repeats: int, say: Say) -> dict[str, Any]:
     """Compare several engines on one workload, with alternating repeats."""
-    found = {e.name: Timed(bound=e.bound, checked_in=e.dtype) for e in chosen}
+    found = {e.name: ProgramTiming(bound=e.bound, checked_in=e.dtype) for e in chosen}
     for e in chosen:
         if e.peer and e.name not in workload.peers:
             found[e.name].fail("unsupported", "not supported by the benchmark")
@@ -95,7 +95,7 @@ def compare(workload: Workload, chosen: Sequence[Engine], repeats: int, say: Say
         lanes = {e.name: (e, workload) for e in chosen if found[e.name].status == "ok"}
         if workload.algorithm == "fedsls" and FEDSTRIDE.name in lanes:
             lanes[PLAIN] = (replace(FEDSTRIDE, name=PLAIN), replace(workload, algorithm="fedavg"))
-            found[PLAIN] = Timed()
+            found[PLAIN] = ProgramTiming()
         _time(lanes, found, repeats, folder, around, say)
     flops = workload.flops()
     floor = flops / around.matmul_flops
@@ -107,13 +107,13 @@ def compare(workload: Workload, chosen: Sequence[Engine], repeats: int, say: Say
     return {**result, "engines": {name: asdict(timed) for name, timed in found.items()}}
 
 
-def _check(workload: Workload, chosen: list[Engine], found: dict[str, Timed], folder: Path, say: Say) -> None:
+def _check(workload: Workload, chosen: list[Program], found: dict[str, ProgramTiming], folder: Path, say: Say) -> None:
     """Run two rounds on each engine and compare the models; the first engine, by hand, is the reference."""
     work = workload.to_check()
     for dtype in {e.dtype for e in chosen}:
         replace(work, dtype=dtype).write(folder / dtype)
     with ExitStack() as stack:
-        workers = [stack.enter_context(Worker(e, folder / e.dtype)) for e in chosen]
+        workers = [stack.enter_context(RunningProgram(e, folder / e.dtype)) for e in chosen]
         _await(workers)
         for engine, worker in zip(chosen, workers, strict=True):
             say(f"{workload.name}: checking {engine.name}")
@@ -135,14 +135,14 @@ def _check(workload: Workload, chosen: list[Engine], found: dict[str, Timed], fo
                 )
 
 
-def _await(workers: Iterable[Worker]) -> None:
+def _await(workers: Iterable[RunningProgram]) -> None:
     """Wait until all workers have started; failures are reported by their next request."""
     for worker in workers:
         with suppress(EngineFailed):
             worker.ask(do="hello")
 
 
-def _trained(worker: Worker, rounds: int, file: Path) -> list[Any]:
+def _trained(worker: RunningProgram, rounds: int, file: Path) -> list[Any]:
     """Return an engine's model before and after its rounds."""
     models = []
     for n in (0, rounds):
@@ -153,14 +153,16 @@ def _trained(worker: Worker, rounds: int, file: Path) -> list[Any]:
     return models
 
 
-def _time(lanes: Lanes, found: dict[str, Timed], repeats: int, folder: Path, around: Surroundings, say: Say) -> None:
-    workers: dict[str, Worker] = {}
+def _time(
+    lanes: Lanes, found: dict[str, ProgramTiming], repeats: int, folder: Path, around: Surroundings, say: Say
+) -> None:
+    workers: dict[str, RunningProgram] = {}
     with ExitStack() as stack:
         for name, (engine, workload) in lanes.items():
             place = folder / workload.algorithm
             if not place.exists():
                 replace(workload, rounds=1 + repeats * workload.rounds).write(place)
-            workers[name] = stack.enter_context(Worker(engine, place))
+            workers[name] = stack.enter_context(RunningProgram(engine, place))
         _await(workers.values())
         for repeat in range(-1, repeats):  # the first is a warm-up
             around.look()
@@ -197,7 +199,7 @@ def growth(say: Say) -> dict[str, list[dict[str, Any]]]:
 def _point(n: int, workload: Workload, rounds: int, folder: Path) -> dict[str, Any]:
     workload.write(folder)
     try:
-        with Worker(FEDSTRIDE, folder) as worker:
+        with RunningProgram(FEDSTRIDE, folder) as worker:
             worker.ask(do="rounds", n=1)
             seconds = [statistics.mean(worker.ask(do="rounds", n=rounds)["seconds"]) for _ in range(5)]
             return {"n": n, "seconds": statistics.median(seconds), "peak_bytes": worker.peak(), **worker.ask(do="end")}
@@ -214,7 +216,7 @@ def claims(workloads: dict[str, Any], grown: dict[str, Any]) -> list[dict[str, A
         found.append({"what": what, "measured": measured, "relation": relation, "bound": bound, "kept": kept})
 
     for name, result in workloads.items():
-        timed = {n: Timed(**t) for n, t in result["engines"].items() if t["status"] == "ok"}
+        timed = {n: ProgramTiming(**t) for n, t in result["engines"].items() if t["status"] == "ok"}
         ours = timed.get(FEDSTRIDE.name)
         if ours is None:
             continue
@@ -250,5 +252,5 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _paired(slow: Timed, fast: Timed) -> float:
+def _paired(slow: ProgramTiming, fast: ProgramTiming) -> float:
     return statistics.median(a / b for a, b in zip(slow.seconds, fast.seconds, strict=True))

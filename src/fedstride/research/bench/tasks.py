@@ -25,7 +25,7 @@ Split = Callable[[Tensor, int], Sequence[Tensor]]  # from the training targets a
 
 
 @dataclass(frozen=True)
-class Setup:
+class Problem:
     """What fs.train needs, but for the algorithm and the number of rounds."""
 
     model: nn.Module
@@ -36,7 +36,7 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Task:
+class BenchTask:
     """A federated learning problem, made anew for each seed."""
 
     name: str
@@ -44,11 +44,11 @@ class Task:
     what: str
     rounds: int
     score: str
-    make: Callable[[int], Setup]
+    make: Callable[[int], Problem]
     source: str | None = None  # the data set that it needs from the cache
 
 
-TASKS: dict[str, Task] = {}
+TASKS: dict[str, BenchTask] = {}
 
 
 def add(
@@ -78,18 +78,18 @@ def add(
     if "local_steps" not in given:
         given.setdefault("epochs", 1)
 
-    def make(seed: int) -> Setup:
+    def make(seed: int) -> Problem:
         (x, y), (z, t) = (parts.source(data, pooled) if isinstance(data, str) else data)(seed)
         random = torch.Generator().manual_seed(seed + 77)
         clients = [(x[part], _corrupted(y[part], y, wrong, random)) for part in split(y, seed)]
         with torch.random.fork_rng():
             torch.manual_seed(1000 + seed)
             made = model()
-        return Setup(made, loss, clients, (z[:2000], t[:2000]), given)
+        return Problem(made, loss, clients, (z[:2000], t[:2000]), given)
 
     score = ACCURACY if loss == "cross_entropy" else FIT
     needs = source or (data if isinstance(data, str) and data != "digits" else None)
-    TASKS[name] = Task(name, group, what, rounds, score, make, needs)
+    TASKS[name] = BenchTask(name, group, what, rounds, score, make, needs)
 
 
 def _corrupted(labels: Tensor, every: Tensor, wrong: float, random: torch.Generator) -> Tensor:

@@ -26,7 +26,7 @@ from fedstride.core.files import replace_file
 from fedstride.engine import Engine, Local, Torchrun
 from fedstride.engine.torchrun import launched, number
 from fedstride.engine.torchrun.process_group import LEADER, Link
-from fedstride.research.bench.cases import LOSS, Square, Timed
+from fedstride.research.bench.cases import LOSS, CaseTiming, Square
 from fedstride.research.bench.engines import EngineFailed
 from fedstride.research.bench.launch import JOB, PATIENCE, Launched, missing
 from fedstride.research.bench.speed import Say, machine
@@ -47,7 +47,7 @@ NETWORK = 10e9 / 8  # bytes per second and direction
 # Code that runs in the processes of a lane.
 
 
-class Moved:
+class ByteCount:
     """Count the bytes that this process sends to others (see engine/torchrun/process_group.py)."""
 
     def __init__(self) -> None:
@@ -71,15 +71,15 @@ def lane(place: Path) -> None:
     resource.setrlimit(
         resource.RLIMIT_DATA, (whole // 4, whole // 4)
     )  # fail instead of exhausting the machine's memory
-    local, rounds, moved, turn = Local(workers=job["workers"]), job["repeats"] + 1, Moved(), -1
+    local, rounds, moved, turn = Local(workers=job["workers"]), job["repeats"] + 1, ByteCount(), -1
     engine: Engine = Torchrun(local) if launched() else local
     torch.set_num_threads(1)
     for i, case in enumerate(Square(**c) for c in job["cases"]):
-        found = Timed(vars(case))
+        found = CaseTiming(vars(case))
         moved.said = moved.traded = 0
         start = 0.0
 
-        def watch(event: Event, found: Timed = found) -> None:
+        def watch(event: Event, found: CaseTiming = found) -> None:
             nonlocal start, turn
             seconds = time.perf_counter() - start
             if event.round:
@@ -108,7 +108,7 @@ def lane(place: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Sizes:
     """The cases to measure."""
 
     sides: tuple[int, ...] = (SMALL, MIDDLE, LARGE)
@@ -121,7 +121,7 @@ class Plan:
         return [Square(s, n) for s in self.sides for n in (numbers if s < LARGE else numbers[:1])]
 
 
-def measure(engines: Sequence[str], plan: Plan, say: Say) -> dict[str, Any]:
+def measure(engines: Sequence[str], sizes: Sizes, say: Say) -> dict[str, Any]:
     """Measure the engines: any of local, torchrun, simulation, deployment and cnn."""
     load, found, notes = os.getloadavg()[0], dict[str, list[dict[str, Any]]](), dict[str, str]()
 
@@ -136,37 +136,37 @@ def measure(engines: Sequence[str], plan: Plan, say: Say) -> dict[str, Any]:
 
     here = [name for name in ("local", "torchrun") if name in engines]
     if here:
-        cases = plan.cases(plan.many)
+        cases = sizes.cases(sizes.many)
         attempt(
-            ", ".join(here), lambda: in_turns({n: (2 if n == "torchrun" else 0, None) for n in here}, cases, plan, say)
+            ", ".join(here), lambda: in_turns({n: (2 if n == "torchrun" else 0, None) for n in here}, cases, sizes, say)
         )
     if "simulation" in engines:
-        cases = plan.cases(plan.nodes)
-        attempt("simulation", lambda: in_flower("simulation", cases, max(plan.nodes), plan, say), "flwr", "ray")
+        cases = sizes.cases(sizes.nodes)
+        attempt("simulation", lambda: in_flower("simulation", cases, max(sizes.nodes), sizes, say), "flwr", "ray")
     if "deployment" in engines:
-        cases = plan.cases((NODES,))
-        attempt("deployment", lambda: in_flower("deployment", cases, NODES, plan, say), "flwr")
+        cases = sizes.cases((NODES,))
+        attempt("deployment", lambda: in_flower("deployment", cases, NODES, sizes, say), "flwr")
     if "cnn" in engines:
         lanes = {"cnn, 1 process": (1, 1), "cnn, 2 processes": (2, 1), "cnn, 2 threads": (0, 2)}
-        attempt("cnn", lambda: in_turns(lanes, [Square(0, CNN_CLIENTS)], plan, say))
-    report = {"machine": machine(), "load": load, "repeats": plan.repeats, "engines": found, "notes": notes}
+        attempt("cnn", lambda: in_turns(lanes, [Square(0, CNN_CLIENTS)], sizes, say))
+    report = {"machine": machine(), "load": load, "repeats": sizes.repeats, "engines": found, "notes": notes}
     report["server"] = server(say) if not missing("flwr") else {}
     return {**report, "claims": claims(report), "paper": on_paper(report)}
 
 
 def in_turns(
-    lanes: Mapping[str, tuple[int, int | None]], cases: Sequence[Square], plan: Plan, say: Say
+    lanes: Mapping[str, tuple[int, int | None]], cases: Sequence[Square], sizes: Sizes, say: Say
 ) -> dict[str, list[dict[str, Any]]]:
     """Run lanes (processes of torchrun or 0 without it, threads per process) with alternating rounds."""
-    job: dict[str, Any] = {"cases": [vars(c) for c in cases], "repeats": plan.repeats}
+    job: dict[str, Any] = {"cases": [vars(c) for c in cases], "repeats": sizes.repeats}
     with tempfile.TemporaryDirectory(prefix="fs-", ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary)
         with Launched(folder) as at:
             for name, (processes, workers) in lanes.items():
                 own = {**job, "workers": workers}
                 at.torchrun(name, MODULE, own, processes) if processes else at.python(name, MODULE, own)
-            for turn in range(len(cases) * (plan.repeats + 1)):
-                case, repeat = cases[turn // (plan.repeats + 1)], turn % (plan.repeats + 1)
+            for turn in range(len(cases) * (sizes.repeats + 1)):
+                case, repeat = cases[turn // (sizes.repeats + 1)], turn % (sizes.repeats + 1)
                 say(f"{', '.join(lanes)}: {case.side**2:,} parameters, {case.clients} clients, round {repeat}")
                 for name in lanes:
                     (folder / name / f"turn-{turn}").touch()
@@ -197,9 +197,9 @@ def _results(place: Path, cases: int) -> list[dict[str, Any]]:
 
 
 def in_flower(
-    engine: str, cases: Sequence[Square], nodes: int, plan: Plan, say: Say
+    engine: str, cases: Sequence[Square], nodes: int, sizes: Sizes, say: Say
 ) -> dict[str, list[dict[str, Any]]]:
-    job = {"do": "wire", "cases": [vars(c) for c in cases], "repeats": plan.repeats}
+    job = {"do": "wire", "cases": [vars(c) for c in cases], "repeats": sizes.repeats}
     with tempfile.TemporaryDirectory(prefix="fs-", ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary)
         expected = [folder / engine / f"{i}.json" for i in range(len(cases))]

@@ -12,6 +12,6 @@ from fedstride.research.papers import fedexp as fedexp
 from fedstride.research.papers import fedlin as fedlin
 # isort: on
 
-from fedstride.research.papers.experiment import EXPERIMENTS, Claim, Experiment, Lab, Outcome, Picture, select
+from fedstride.research.papers.experiment import EXPERIMENTS, Claim, Experiment, Findings, Lab, Picture, select
 
-__all__ = ["Claim", "EXPERIMENTS", "Experiment", "Lab", "Outcome", "Picture", "select"]
+__all__ = ["Claim", "EXPERIMENTS", "Experiment", "Lab", "Findings", "Picture", "select"]

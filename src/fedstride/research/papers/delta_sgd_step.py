@@ -16,7 +16,7 @@ from typing import Any
 from fedstride.app import run_folder
 from fedstride.app.config import Config
 from fedstride.app.sweep import Cell, Result
-from fedstride.client.context import Plan
+from fedstride.client.context import Context
 from fedstride.client.step import DeltaSGD
 from fedstride.core.rows import Col, Rows, State, Vec
 from fedstride.engine import Local
@@ -34,7 +34,7 @@ from fedstride.research.papers.delta_sgd import (
     rounded,
     trial,
 )
-from fedstride.research.papers.experiment import Lab, Outcome, curves, experiment
+from fedstride.research.papers.experiment import Findings, Lab, curves, experiment
 from fedstride.training.train import train
 
 Pair = tuple[float, float]  # step sizes allowed by the first and the second condition
@@ -42,7 +42,7 @@ ALONE = 1e30  # a delta (or gamma) for which only the other condition binds
 
 
 @experiment("001-B1", "Delta-SGD's delta (Delta-SGD B.1, figure 4)")
-def ease_of_tuning(lab: Lab) -> Outcome:
+def ease_of_tuning(lab: Lab) -> Findings:
     places: list[Place] = [("mnist", 0.1), TUNED]
     deltas = {0.1: {}, 0.01: {"delta": 0.01}, 1.0: {"delta": 1.0}}  # 0.1 is the default, as in table 1
     cells = {(p, d): trial(lab, p, {"part": RULES[OURS], **given}) for p in places for d, given in deltas.items()}
@@ -64,19 +64,19 @@ def ease_of_tuning(lab: Lab) -> Outcome:
         )
         for p in places
     ]  # fmt: skip
-    return Outcome(claims, pictures, {"accuracy": rounded(ours)}, about(lab))
+    return Findings(claims, pictures, {"accuracy": rounded(ours)}, about(lab))
 
 
 @dataclass(frozen=True)
-class Watched:
+class RecordedDelta:
     """Delta-SGD that also records the step allowed by each of its two conditions, for all clients of a chunk."""
 
     rule: DeltaSGD
     seen: list[dict[str, Any]]  # one per chunk and round: its round, and the conditions step by step
 
-    def init(self, x: Vec, plan: Plan) -> State:
-        self.seen.append({"round": plan.round, "first": [], "second": []})
-        return self.rule.init(x, plan)
+    def init(self, x: Vec, context: Context) -> State:
+        self.seen.append({"round": context.round, "first": [], "second": []})
+        return self.rule.init(x, context)
 
     def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
         alone = {"first": replace(self.rule, delta=ALONE), "second": replace(self.rule, gamma=ALONE)}
@@ -91,14 +91,14 @@ def watched(config: dict[str, Any]) -> Result:
     """Return the two conditions in the order of rounds, chunks, steps and clients."""
     wanted = Config.model_validate(config)
     prepared, seen = run_folder.prepare(wanted), list[dict[str, Any]]()
-    algorithm = replace(wanted.make_algorithm(), step=Watched(DeltaSGD(), seen))
+    algorithm = replace(wanted.make_algorithm(), step=RecordedDelta(DeltaSGD(), seen))
     rest = {**wanted.arguments(None), "engine": Local(workers=1)}
     train(prepared.model, prepared.loss, prepared.clients, algorithm, **rest)
     return {"chunks": [chunk for chunk in seen if chunk["first"]]}
 
 
 @experiment("001-fig7", "The two conditions of Delta-SGD's step (Delta-SGD B.8, figure 7)")
-def step_conditions(lab: Lab) -> Outcome:
+def step_conditions(lab: Lab) -> Findings:
     rounds = None if lab.small else 300  # as in the paper's figure
     plain = trial(lab, TUNED, {"part": RULES[OURS]}, rounds=rounds)
     cell = Cell(f"001-fig7 {plain.name}", watched, plain.arguments)
@@ -136,7 +136,7 @@ def step_conditions(lab: Lab) -> Outcome:
     series = {name: (x, [pick(pair) for pair in line]) for name, pick in shown.items()}
     pictures = [curves("Step size conditions", note, series, x="local steps", y="step size", log=True)]
     kept = {"first decides": share, "change per step": restless, "one in twenty exceeds": [large, allowed]}
-    return Outcome(claims, pictures, kept, about(lab))
+    return Findings(claims, pictures, kept, about(lab))
 
 
 def _first(pair: Pair) -> float:

@@ -86,7 +86,7 @@ def _log_axis(values: list[float]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Findings:
     """The result of an experiment."""
 
     claims: list[Claim]
@@ -133,16 +133,16 @@ class Experiment:
 
     name: str
     title: str
-    measure: Callable[[Lab], Outcome]
+    measure: Callable[[Lab], Findings]
 
 
 EXPERIMENTS: dict[str, Experiment] = {}
 
 
-def experiment(name: str, title: str) -> Callable[[Callable[[Lab], Outcome]], Callable[[Lab], Outcome]]:
+def experiment(name: str, title: str) -> Callable[[Callable[[Lab], Findings]], Callable[[Lab], Findings]]:
     """Register a function as an experiment, under the paper's number and the name of the table or figure."""
 
-    def enter(measure: Callable[[Lab], Outcome]) -> Callable[[Lab], Outcome]:
+    def enter(measure: Callable[[Lab], Findings]) -> Callable[[Lab], Findings]:
         EXPERIMENTS[name] = Experiment(name, title, measure)
         return measure
 

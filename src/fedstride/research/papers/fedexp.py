@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from fedstride.app.sweep import Result
-from fedstride.research.papers.experiment import Claim, Lab, Outcome, Picture, curves, experiment, heat_map
+from fedstride.research.papers.experiment import Claim, Findings, Lab, Picture, curves, experiment, heat_map
 from fedstride.research.papers.rivals import (
     DATA,
     NAMES,
@@ -67,7 +67,7 @@ def _shown(t: float, most: int) -> str:
 
 
 @experiment("003-table1", "Rounds to a target accuracy, every rival tuned (FedExP, table 1 and figure 3)")
-def table_1(lab: Lab) -> Outcome:
+def table_1(lab: Lab) -> Findings:
     best, runs = finals(lab, product(PLACES, RIVALS))
     ours = {place: _rounds(lab, place, runs[place]) for place in PLACES}
     claims = [claim for place in PLACES for claim in _speed(lab, place, ours[place])]
@@ -84,7 +84,7 @@ def table_1(lab: Lab) -> Outcome:
         place: {"target": round(targets[place], 2), "rounds": ours[place], "accuracy": rounded(scores(runs[place]))}
         for place in PLACES
     }
-    return Outcome(claims, pictures, figures, settings)
+    return Findings(claims, pictures, figures, settings)
 
 
 def _speed(lab: Lab, place: str, ours: dict[str, float]) -> list[Claim]:
@@ -122,7 +122,7 @@ SERVER = (-1, -0.5, 0, 0.5, 1)  # log10 of eta_g
 @experiment(
     "003-fig1", "Server step and client step of FedAvg, compared with FedExP's own server step (FedExP, figure 1)"
 )
-def figure_1(lab: Lab) -> Outcome:
+def figure_1(lab: Lab) -> Findings:
     cells = {
         (a, g): trial(lab, "emnist", "fedavg", {"lr": power(a), "server_lr": power(g)}) for a in CLIENT for g in SERVER
     }
@@ -158,7 +158,7 @@ def figure_1(lab: Lab) -> Outcome:
         "fedexp": {f"{a:g}": round(v, 2) for a, v in extrapolated.items()},
     }
     settings = {"data": DATA["emnist"], "rounds": TUNED, "log10 eta_l": CLIENT, "log10 eta_g": SERVER, "eps": 1e-3}
-    return Outcome(claims, [_map(grid, extrapolated)], figures, settings)
+    return Findings(claims, [_map(grid, extrapolated)], figures, settings)
 
 
 def _map(grid: dict[tuple[float, float], float], extrapolated: dict[float, float]) -> Picture:
@@ -188,7 +188,7 @@ ITERATES = {"last_accuracy": "last iterate", "test_accuracy": "mean of two"}
 
 
 @experiment("003-fig6", "The mean of the last two iterates against the last one (FedExP, figure 6)")
-def figure_6(lab: Lab) -> Outcome:
+def figure_6(lab: Lab) -> Findings:
     size = {**FEW[lab.scale], "data__clients": 10, "data__alpha": 0.3, "training__evaluate_every": 1}
     rounds = 40 if lab.small else ROUNDS[lab.scale]
     algorithms: dict[str, dict[str, Any]] = {"FedExP": {"name": "fedexp", "lr": 0.1}, "FedAvg": ONE}
@@ -228,7 +228,7 @@ def figure_6(lab: Lab) -> Outcome:
         "swing": {key: round(swing[at], 3) for key, at in keys.items()},
         "final": {key: round(final[at], 2) for key, at in keys.items()},
     }
-    return Outcome(claims, [picture], figures, {"rate": 0.1, "rounds": rounds, "accuracy": "on test data"})
+    return Findings(claims, [picture], figures, {"rate": 0.1, "rounds": rounds, "accuracy": "on test data"})
 
 
 def _swing(run: Result, column: str) -> float:
@@ -238,7 +238,7 @@ def _swing(run: Result, column: str) -> float:
 
 
 @experiment("003-fig7", "The server step of FedExP over the rounds, on deep tasks (FedExP, section 6 and figures 8, 9)")
-def figure_7(lab: Lab) -> Outcome:
+def figure_7(lab: Lab) -> Findings:
     best, runs = finals(lab, product(PLACES, ("fedexp", "fedavg")))
     constant = {p: best[p, "fedavg"]["server_lr"] for p in PLACES}
     steps = {p: [v for run in runs[p]["fedexp"] for v in run["history"]["server_step"]] for p in PLACES}
@@ -255,11 +255,11 @@ def figure_7(lab: Lab) -> Outcome:
     series = {DATA[p]: points(runs[p]["fedexp"][0], "server_step", 1) for p in PLACES}
     picture = curves("Server step", "FedExP with its best parameters; first seed.", series, y="eta_g")
     figures = {p: {"constant": constant[p], "share": round(share[p], 3), "mean": fmean(steps[p])} for p in PLACES}
-    return Outcome(claims, [picture], figures, about(lab, best))
+    return Findings(claims, [picture], figures, about(lab, best))
 
 
 @experiment("003-table4", "FedExP with five values of eps (FedExP, table 4)")
-def table_4(lab: Lab) -> Outcome:
+def table_4(lab: Lab) -> Findings:
     best = tuned(lab, [(place, "fedexp") for place in PLACES])
     powers = (-3, -2, -1) if lab.small else (-3, -2.5, -2, -1.5, -1)
     cells = {}
@@ -302,7 +302,7 @@ def table_4(lab: Lab) -> Outcome:
     picture = curves("Accuracy by eps", "", series, x="eps", y="test accuracy, %", xaxis={"type": "log"})
     figures = {p: {f"10^{e:g}" if e else "fedavg": round(v, 2) for e, v in ours[p].items()} for p in PLACES}
     rates = {DATA[p]: best[p, "fedexp"]["lr"] for p in PLACES}
-    return Outcome(claims, [picture], figures, {"rate": rates, "rounds": ROUNDS[lab.scale]})
+    return Findings(claims, [picture], figures, {"rate": rates, "rounds": ROUNDS[lab.scale]})
 
 
 def _by_eps(values: dict[float, float] | dict[int, float]) -> str:
@@ -313,7 +313,7 @@ MOMENTUM = ("fedexpm", "fedavgm", "fedadam", "fedexp", "fedavg")
 
 
 @experiment("003-AppF", "Extrapolation with server momentum (FedExP, appendix F)")
-def appendix_f(lab: Lab) -> Outcome:
+def appendix_f(lab: Lab) -> Findings:
     best, places = finals(lab, [("cifar10", recipe) for recipe in MOMENTUM])
     runs = places["cifar10"]
     rounds, final = _rounds(lab, "cifar10", runs), scores(runs)
@@ -340,14 +340,14 @@ def appendix_f(lab: Lab) -> Outcome:
     ]
     figures = {"rounds": rounds, "accuracy": rounded(final)}
     pictures = [paths("CIFAR-10", "Every algorithm tuned; first seed.", runs)]
-    return Outcome(claims, pictures, figures, about(lab, best))
+    return Findings(claims, pictures, figures, about(lab, best))
 
 
 VARIANCE = ("scaffold_exp", "scaffold", "fedexp", "fedavg")
 
 
 @experiment("003-scaffold-exp", "Extrapolation added to SCAFFOLD (FedExP, figure 4, figure 8, appendix E)")
-def scaffold_exp(lab: Lab) -> Outcome:
+def scaffold_exp(lab: Lab) -> Findings:
     best, runs = finals(lab, product(PLACES, VARIANCE))
     final = {place: scores(runs[place]) for place in PLACES}
     losses = {r: training_loss(some) for r, some in runs["emnist"].items()}
@@ -374,4 +374,4 @@ def scaffold_exp(lab: Lab) -> Outcome:
     ]
     pictures = [paths(DATA[place], "Every algorithm tuned; first seed.", runs[place]) for place in PLACES]
     figures = {"accuracy": {p: rounded(final[p]) for p in PLACES}, "training loss, emnist": rounded(losses)}
-    return Outcome(claims, pictures, figures, about(lab, best))
+    return Findings(claims, pictures, figures, about(lab, best))

@@ -22,7 +22,7 @@ from fedstride.app.sweep import Cell, Result
 from fedstride.client.gradient import Noisy
 from fedstride.core.rows import Vec, sq
 from fedstride.engine import Local
-from fedstride.research.papers.experiment import Claim, Lab, Outcome, curves, experiment
+from fedstride.research.papers.experiment import Claim, Findings, Lab, curves, experiment
 from fedstride.research.verify.fedlin import appendix_k, logistic_sum, matrix_57, newton, recurrence
 from fedstride.research.verify.problems import LeastSquares, iterates, near, random_least_squares
 from fedstride.wire import TopK
@@ -58,7 +58,7 @@ def _logistic() -> tuple[LeastSquares, list[int], Vec]:
 @experiment(
     "004-K", "Logistic regression with sparse gradients, at the server and at the clients (FedLin, figures 6 and 7)"
 )
-def sparse_gradients(lab: Lab) -> Outcome:
+def sparse_gradients(lab: Lab) -> Findings:
     judge = partial(lab.judge, full=True)
     rounds = 300
     down: Work = {name: {"where": "down", "k": k, "feedback": False, "lr": 0.15} for name, k in SERVER.items()}
@@ -109,7 +109,7 @@ def sparse_gradients(lab: Lab) -> Outcome:
         "loss": "sum, eq. (156)",
         "rounds": rounds,
     }
-    return Outcome(claims, pictures, {"last": {n: g[-1] for n, g in gaps.items()}, "last quarter": floors}, about)
+    return Findings(claims, pictures, {"last": {n: g[-1] for n, g in gaps.items()}, "last quarter": floors}, about)
 
 
 def _reaches(lab: Lab, name: str, paper: str, gap: list[float]) -> Claim:
@@ -153,7 +153,7 @@ def split(L: float, e: int, rounds: int) -> Result:
 
 
 @experiment("004-J", "FedSplit on two quadratics: odd numbers of local steps diverge (FedLin, figure 5)")
-def fedsplit_diverges(lab: Lab) -> Outcome:
+def fedsplit_diverges(lab: Lab) -> Findings:
     judge = partial(lab.judge, full=True)
 
     def run(L: float, es: range) -> dict[int, Result]:
@@ -216,7 +216,7 @@ def fedsplit_diverges(lab: Lab) -> Outcome:
     ]
     figures = {"radius": {str(e): ours[e]["radius"] for e in ours}, "bias": {str(e): ours[e]["bias"] for e in calm}}
     about = {"L": 1000, "mu": 1, "s": "1 / sqrt(L mu)", "inner step": "s / (1 + s (L + mu) / 2)", "start": "0"}
-    return Outcome(claims, pictures, figures, about)
+    return Findings(claims, pictures, figures, about)
 
 
 def _span(values: list[float]) -> str:
@@ -244,7 +244,7 @@ def round_map(L: float, H: int, eta: float) -> Result:
 
 
 @experiment("004-E", "FedLin on two quadratics: the step must be shorter than 1/H (FedLin, theorem 5 and appendix E)")
-def lower_bound(lab: Lab) -> Outcome:
+def lower_bound(lab: Lab) -> Findings:
     judge = partial(lab.judge, full=True)
     grid = [(L, H) for L in (14.0, 100.0) for H in (2, 10, 30)]
     shares = [k / 10 for k in range(1, 16)]
@@ -280,7 +280,7 @@ def lower_bound(lab: Lab) -> Outcome:
     words = "Above 1 a run diverges.", lines
     picture = curves("Spectral radius of a round", *words, x="eta H", y="spectral radius", log=True, yaxis=range_of)
     figures = {"least radius with eta >= 1/H": min(long), "largest radius with eta = 1/(6LH)": max(short)}
-    return Outcome(claims, [picture], figures, {"L": (14, 100), "H": (2, 10, 30)})
+    return Findings(claims, [picture], figures, {"L": (14, 100), "H": (2, 10, 30)})
 
 
 # App. L: noise.
@@ -305,7 +305,7 @@ def noisy(variance: float, scale: str, seed: int) -> Result:
 
 
 @experiment("004-L", "FedLin under noise: a floor that grows with its variance (FedLin, figure 8)")
-def noise_floors(lab: Lab) -> Outcome:
+def noise_floors(lab: Lab) -> Findings:
     judge = partial(lab.judge, full=False)
     cells = {
         (v, seed): Cell(f"004-L {v:g} s{seed}", noisy, {"variance": v, "scale": lab.scale, "seed": seed})
@@ -355,4 +355,4 @@ def noise_floors(lab: Lab) -> Outcome:
     about = dict(
         zip(("clients", "samples", "unknowns", "most local steps", "etabar", "rounds"), SIZES[lab.scale], strict=True)
     )
-    return Outcome(claims, [picture], {"floor": {str(v): floor[v] for v in NOISE}}, about)
+    return Findings(claims, [picture], {"floor": {str(v): floor[v] for v in NOISE}}, about)

@@ -28,8 +28,8 @@ from fedstride.research.papers.experiment import (
     IN_KIND,
     NOT_RUN,
     Experiment,
+    Findings,
     Lab,
-    Outcome,
     Picture,
     with_paper,
 )
@@ -43,7 +43,7 @@ COLOURS = {  # verdict: (light, dark)
 }
 
 
-def record(experiment: Experiment, lab: Lab, outcome: Outcome) -> Record:
+def record(experiment: Experiment, lab: Lab, outcome: Findings) -> Record:
     about = environment()
     found = {
         "name": experiment.name,

@@ -1,4 +1,4 @@
-"""Checks of the papers' theory: each law is a statement that a run can refute. `findings()` checks all of them."""
+"""Checks of the papers' theory: each law is a statement that a run can refute. `measurements()` checks all of them."""
 
 # isort: off
 # in the order of the papers (FedSLS, Delta-SGD, FedTrack, FedExP, FedLin), then the identities common to all
@@ -10,6 +10,6 @@ from fedstride.research.verify import fedlin as fedlin
 from fedstride.research.verify import identities as identities
 # isort: on
 
-from fedstride.research.verify.law import Finding, findings
+from fedstride.research.verify.law import Measurement, measurements
 
-__all__ = ["Finding", "findings"]
+__all__ = ["Measurement", "measurements"]

@@ -24,7 +24,7 @@ from fedstride.core.errors import Diverged, Refused
 from fedstride.core.rows import Vec
 from fedstride.engine import Local
 from fedstride.research.verify.identities import Featured, apart, unequal, weighted_minimiser
-from fedstride.research.verify.law import Finding, Measured
+from fedstride.research.verify.law import Measured, Measurement
 from fedstride.research.verify.problems import LeastSquares
 from fedstride.server import DAdaptation, DoG, Prodigy
 from fedstride.training.result import Run
@@ -62,7 +62,7 @@ class Trial:
         return {}
 
 
-def check(algorithm: Algorithm) -> Iterator[Finding]:
+def check(algorithm: Algorithm) -> Iterator[Measurement]:
     """Check every law that applies to the algorithm; takes seconds.
 
     Args:
@@ -83,9 +83,9 @@ def check(algorithm: Algorithm) -> Iterator[Finding]:
     for law in laws:
         try:
             for what, measured, relation, bound in law(trial):
-                yield Finding(what, algorithm.name, float(measured), relation, float(bound))
+                yield Measurement(what, algorithm.name, float(measured), relation, float(bound))
         except RuntimeError as error:  # includes Diverged
-            yield Finding(f"{law.__name__} fails: {error}", algorithm.name, math.nan, "<=", 0)
+            yield Measurement(f"{law.__name__} fails: {error}", algorithm.name, math.nan, "<=", 0)
 
 
 def chance(trial: Trial) -> bool:

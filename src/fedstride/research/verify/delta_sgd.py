@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedstride.algorithm import Algorithm
 from fedstride.algorithm.recipes import delta_sgd
-from fedstride.client.context import Plan
+from fedstride.client.context import Context
 from fedstride.client.step import DeltaSGD
 from fedstride.core.losses import Loss
 from fedstride.core.rows import Col, Rows, State, Vec, sq
@@ -58,9 +58,9 @@ class Carried:
     kept: dict[int, State] = field(default_factory=dict)
     notes: dict[int, list[Note]] = field(default_factory=dict)
 
-    def init(self, x: Vec, plan: Plan) -> State:
-        (client,) = plan.clients
-        return self.kept.get(client) or {**self.rule.init(x, plan), "client": torch.full_like(plan.size, client)}
+    def init(self, x: Vec, context: Context) -> State:
+        (client,) = context.clients
+        return self.kept.get(client) or {**self.rule.init(x, context), "client": torch.full_like(context.size, client)}
 
     def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
         move = self.rule.step(W, L, G, state, oracle)

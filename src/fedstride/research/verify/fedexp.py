@@ -30,7 +30,7 @@ ROUNDING = 1e-12  # relative rounding error of a float64 run
 
 
 @dataclass(frozen=True)
-class Watched:
+class RecordedServer:
     """A server rule that records x, Dbar and S of every round."""
 
     rule: Server
@@ -130,7 +130,7 @@ def approximate_projection(step: float = 1.0, server: Server | None = None) -> I
     for name, problem in {"30 unknowns, 20 equations": wide, "6 unknowns, 100 equations": tall}.items():
         # Use the minimiser nearest to w_0 = 0; lemma 1 holds for all of them.
         solution = torch.linalg.pinv(torch.cat(list(problem.A))) @ torch.cat(list(problem.b))
-        eye = Watched(server or FedExP(eps=0.0))
+        eye = RecordedServer(server or FedExP(eps=0.0))
         xs, _ = iterates(problem, zeros(problem), Algorithm(Constant(step / problem.L), eye), 15, local_steps=5)
         excess, against, closer = [], [], []
         for (x, update, square), new in zip(eye.seen, xs[1:], strict=True):

@@ -16,7 +16,7 @@ from torch.nn.utils import parameters_to_vector
 
 from fedstride.algorithm import Algorithm
 from fedstride.algorithm.recipes import fedavg, fedexp, fedexpsls, fedsls
-from fedstride.client.context import Plan
+from fedstride.client.context import Context
 from fedstride.client.drift import Scaffold
 from fedstride.client.step import Armijo, Step
 from fedstride.client.step.armijo import TINY
@@ -42,14 +42,14 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Watched:
+class RecordedSearch:
     """A line search that records its results."""
 
     rule: Step
     seen: list[Search] = field(default_factory=list)
 
-    def init(self, x: Vec, plan: Plan) -> State:
-        return self.rule.init(x, plan)
+    def init(self, x: Vec, context: Context) -> State:
+        return self.rule.init(x, context)
 
     def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
         start = state["start"].clone()
@@ -108,7 +108,7 @@ def searches(rule: Step, drift: Scaffold | None = None) -> list[Search]:
     """Return all searches of a run on batches of one sample; all samples have norm 2, so every batch has L = 4."""
     drawn = random_least_squares(clients=3, samples=10, d=8)
     problem = LeastSquares([2 * A / A.norm(dim=1, keepdim=True) for A in drawn.A], drawn.b)
-    eye = Watched(rule)
+    eye = RecordedSearch(rule)
     x0 = torch.zeros(8, dtype=torch.float64)
     iterates(problem, x0, Algorithm(eye, drift=drift), 8, local_steps=5, batch_size=1)
     return eye.seen

@@ -19,7 +19,7 @@ KEEPS: dict[str, Callable[[float, float], bool]] = {
 
 
 @dataclass(frozen=True)
-class Finding:
+class Measurement:
     """One line of the table. NaN breaks every law."""
 
     law: str
@@ -61,16 +61,16 @@ def select(only: str = "") -> list[tuple[str, Callable[[], Iterator[Measured]]]]
     ]
 
 
-def run(source: str, check: Callable[[], Iterator[Measured]]) -> Iterator[Finding]:
-    """Yield the findings of one law; a run that fails breaks it."""
+def run(source: str, check: Callable[[], Iterator[Measured]]) -> Iterator[Measurement]:
+    """Yield the measurements of one law; a run that fails breaks it."""
     try:
         for what, measured, relation, bound in check():
-            yield Finding(what, source, float(measured), relation, float(bound))
+            yield Measurement(what, source, float(measured), relation, float(bound))
     except (FedstrideError, ArithmeticError) as error:
-        yield Finding(f"{check.__name__}: {error}", source, nan, "<=", 0)
+        yield Measurement(f"{check.__name__}: {error}", source, nan, "<=", 0)
 
 
-def findings(only: str = "") -> Iterator[Finding]:
-    """Yield the findings of the selected laws, in the order of the papers."""
+def measurements(only: str = "") -> Iterator[Measurement]:
+    """Yield the measurements of the selected laws, in the order of the papers."""
     for source, check in select(only):
         yield from run(source, check)

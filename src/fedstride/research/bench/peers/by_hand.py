@@ -8,7 +8,7 @@ from typing import cast
 
 import torch
 from nets import LOSSES, load, vector  # type: ignore[import-not-found]
-from serving import Pace  # type: ignore[import-not-found]
+from serving import Stopwatch  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 Batches = Iterable[tuple[Tensor, Tensor]]
@@ -67,7 +67,7 @@ class Scaffold:
 
 
 def main(folder: str) -> None:
-    pace = Pace()
+    pace = Stopwatch()
     work, model, clients, order = load(folder)
     loss, lr, steps, algorithm = LOSSES[work["loss"]], work["lr"], work["steps"], work["algorithm"]
     scaffold = Scaffold(model, len(clients)) if algorithm == "scaffold" else None

@@ -15,7 +15,7 @@ import haiku as hk
 import jax
 import jax.numpy as jnp
 import numpy as np
-from serving import Pace, read
+from serving import Stopwatch, read
 
 jax.tree_map = jax.tree_util.tree_map  # fedjax uses the old name
 jax.config.update("jax_enable_x64", True)  # arrays keep the type they have
@@ -52,7 +52,7 @@ def to_torch(params) -> np.ndarray:
 
 
 def main(folder: str) -> None:
-    pace = Pace()
+    pace = Stopwatch()
     work, arrays = read(folder)
     X, y, order = arrays["X"].astype(work["dtype"]), arrays["y"], arrays["order"]
     net = hk.without_apply_rng(hk.transform(lambda inputs: network(work["model"], work["classes"])(inputs)))

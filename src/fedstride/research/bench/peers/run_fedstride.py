@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from serving import Pace, read  # type: ignore[import-not-found]
+from serving import Stopwatch, read  # type: ignore[import-not-found]
 
 from fedstride import data
 from fedstride.algorithm import recipes
@@ -17,7 +17,7 @@ from fedstride.training.train import train
 
 
 def main(folder: str) -> None:
-    pace = Pace()
+    pace = Stopwatch()
     work = json.loads((Path(folder) / "work.json").read_text())
     name = work.pop("loss")
     workload = Workload(**work)

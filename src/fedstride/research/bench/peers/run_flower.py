@@ -16,7 +16,7 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from nets import LOSSES, load, vector
-from serving import Pace
+from serving import Stopwatch
 
 FOLDER = os.environ.setdefault("BENCH_WORK", sys.argv[1] if len(sys.argv) > 1 else "")  # also read by Ray's workers
 client, server = ClientApp(), ServerApp()
@@ -56,6 +56,6 @@ def main(grid, context) -> None:
 
 
 if __name__ == "__main__":
-    pace = Pace()
+    pace = Stopwatch()
     resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
     run_simulation(server, client, num_supernodes=load(FOLDER)[0]["clients"], backend_config=resources)

@@ -21,7 +21,7 @@ from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
 from pfl.internal.ops import pytorch_ops
 from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
-from serving import Pace
+from serving import Stopwatch
 from torch import nn
 
 
@@ -61,7 +61,7 @@ class Rounds(TrainingProcessCallback):
 
 def main(folder: str) -> None:
     first = pytorch_ops.distributed.global_rank == 0
-    pace = Pace() if first else None
+    pace = Stopwatch() if first else None
     work, net, clients, order = load(folder)
     rounds = Rounds(pace)
 

@@ -24,7 +24,7 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
         return work, dict(file)
 
 
-class Pace:
+class Stopwatch:
     """A callback before the first and after every round that measures time and waits for the next request."""
 
     def __init__(self) -> None:
