@@ -65,7 +65,7 @@ def test_verify_prints_a_line_per_finding_and_the_counts():
     *lines, last = result.stdout.splitlines()
     assert result.exit_code == 0
     assert len(lines) == 3 and all(line.startswith("kept  FedLin Lemma 14  TOP-k: ") for line in lines)
-    assert last.startswith("3 findings: 3 kept, 0 broken, in ")
+    assert last.startswith("3 measurements: 3 kept, 0 broken, in ")
 
 
 def test_verify_shows_a_table_on_a_terminal():
@@ -93,7 +93,7 @@ def test_a_broken_law_is_exit_code_1(laws):
     result = call("verify")
     assert result.exit_code == 1
     assert result.stdout.splitlines()[1] == "BROKEN  here  bad  3  <= 2"
-    assert "3 findings: 1 kept, 2 broken" in result.stdout
+    assert "3 measurements: 1 kept, 2 broken" in result.stdout
     result = call("verify", "--json")
     assert result.exit_code == 1
     assert [f["measured"] for f in json.loads(result.stdout)["findings"]] == [1, 3, None]

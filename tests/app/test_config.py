@@ -4,7 +4,9 @@ import pytest
 
 import fedstride as fs
 from fedstride import InvalidInput
-from fedstride.app.config import TASKS, algorithm_of, parse_setting, resolve, split, to_toml
+from fedstride.algorithm.text import algorithm_of, parse_setting, split
+from fedstride.app.config import resolve, to_toml
+from fedstride.app.presets import TASKS
 from fedstride.client.objective import Proximal
 from fedstride.client.step import Adam, Polyak
 

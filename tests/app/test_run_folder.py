@@ -11,9 +11,10 @@ import torch
 from typer.testing import CliRunner
 
 from fedstride import InvalidInput, load
+from fedstride.algorithm.text import parse_setting
 from fedstride.app import run_folder
 from fedstride.app.cli import app
-from fedstride.app.config import parse_setting, resolve
+from fedstride.app.config import resolve
 
 SMALL = ["training.rounds=3", "data.clients=8", "training.cohort=3", "training.batch_size=30", "model.name=softmax"]
 

@@ -67,7 +67,7 @@ def test_every_term_enters_loss_and_gradient():
 
 def test_clipping_comes_before_the_correction():
     W, corr = repeat(X, 3), 100 * torch.ones(3, d, dtype=torch.float64)
-    _, G = Corrected(Quadratic(H), Terms(), corr, max_norm=0.5).grad(W)
+    _, G = Corrected(Quadratic(H), Terms(), corr, clip_norm=0.5).grad(W)
     assert torch.linalg.vector_norm(G - corr, dim=1).tolist() == pytest.approx([0.5] * 3, rel=1e-5)
 
 

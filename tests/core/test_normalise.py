@@ -16,8 +16,9 @@ from torch import nn
 
 import fedstride as fs
 from fedstride.algorithm.recipes import RECIPES
+from fedstride.algorithm.text import algorithm_of
 from fedstride.app import run_folder
-from fedstride.app.config import algorithm_of, resolve
+from fedstride.app.config import resolve
 from fedstride.core.errors import FedstrideWarning
 from fedstride.core.normalise import Normalised, moments, scaled, scaling_of
 from fedstride.engine import Local, Torchrun

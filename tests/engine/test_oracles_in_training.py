@@ -139,8 +139,8 @@ def test_a_change_of_workers_on_the_way_changes_no_bit(monkeypatch):
     expected, seen, ask = run("fedlin", Local(1), rounds=6, batch_size=2), [], LocalClients.exchange
 
     def exchange(self, *given):
-        self.pace.workers = (3, 1, 2)[len(seen) % 3]
-        seen.append(self.pace.workers)
+        self.worker_count.workers = (3, 1, 2)[len(seen) % 3]
+        seen.append(self.worker_count.workers)
         return ask(self, *given)
 
     monkeypatch.setattr(LocalClients, "exchange", exchange)

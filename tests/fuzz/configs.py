@@ -11,11 +11,12 @@ from typing import Any, get_args
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from fedstride.algorithm import Algorithm
+from fedstride.algorithm import Algorithm, text
 from fedstride.algorithm.parts import PARTS as BY_SLOT
 from fedstride.algorithm.recipes import RECIPES
-from fedstride.app import config, run_folder
-from fedstride.app.config import OTHERS, PARTS, Config, parse_setting, resolve, to_toml
+from fedstride.algorithm.text import OTHERS, PARTS, parse_setting
+from fedstride.app import run_folder
+from fedstride.app.config import Config, resolve, to_toml
 from fedstride.models import MODELS
 from tests.fuzz import junk
 from tests.fuzz.law import Target
@@ -81,7 +82,7 @@ def called(draw: DrawFn, make: Callable[..., object]) -> dict[str, Any]:
 
 @st.composite
 def parts(draw: DrawFn, slot: str) -> dict[str, Any]:
-    fitting = [*config._parts(slot)]
+    fitting = [*text._parts(slot)]
     name = draw(mostly(st.sampled_from(fitting)))
     return {"part": name, **(draw(called(PARTS[name])) if _known(name, PARTS) else {})}
 

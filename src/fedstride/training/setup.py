@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Size
 
@@ -17,6 +17,29 @@ from fedstride.client.local import LocalOptions
 from fedstride.core.model import Replica
 from fedstride.engine import Clients, Task
 from fedstride.training.guard import Guard
+
+
+class Trial(Protocol):
+    """What a forward pass told about model and loss."""
+
+    @property
+    def reduction(self) -> str | None: ...
+    @property
+    def moving(self) -> tuple[str, ...]: ...
+    @property
+    def random(self) -> bool: ...
+
+
+def task_of(algorithm: Algorithm, trial: Trial, given: Mapping[str, Any]) -> Task:
+    """Return the engine's task. Settings of fs.train() that a Task has a field for are taken from `given` by name."""
+    return Task(
+        **{f.name: given[f.name] for f in fields(Task) if f.name in given},
+        reduction=trial.reduction,
+        moving=trial.moving,
+        random=trial.random,
+        contrast=algorithm.needs_features,
+        full=algorithm.exchanges_gradients or not algorithm.gradient.batches,
+    )
 
 
 @dataclass(frozen=True, eq=False)

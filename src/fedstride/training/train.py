@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Ge, Gt, Lt
 from torch import nn
 
 from fedstride.algorithm import Algorithm
@@ -34,15 +35,16 @@ from fedstride.training import validate
 from fedstride.training.checkpoint import Checkpoints, locked
 from fedstride.training.guard import Guard
 from fedstride.training.history import Row
-from fedstride.training.probe import Probed
 from fedstride.training.result import Run
 from fedstride.training.resume import Recorder
 from fedstride.training.retry import complete_round
 from fedstride.training.scaling import measure_inputs
-from fedstride.training.setup import Setup
+from fedstride.training.setup import Setup, task_of
 from fedstride.training.state import TrainingState, initial_state, pack, run_of, unpack
 from fedstride.training.validate import LocalSteps
 
+Count = Annotated[int, Ge(1)]
+Positive = Annotated[float, Gt(0)]
 Callbacks = Sequence[Callable[["Event"], object]]
 
 
@@ -61,24 +63,24 @@ def train(
     clients: Any,
     algorithm: str | Algorithm = "auto",
     *,
-    rounds: int,
+    rounds: Count,
     cohort: int | float | Sampler | None = None,
     local_steps: LocalSteps | None = None,
-    epochs: float | None = None,
-    batch_size: int | None = None,
-    weights: str | Sequence[float] = "uniform",
+    epochs: Positive | None = None,
+    batch_size: Count | None = None,
+    weights: Literal["uniform", "samples"] | Sequence[float] = "uniform",
     test: Any = None,
-    seed: int = 0,
+    seed: Annotated[int, Ge(0), Lt(2**63)] = 0,
     engine: str | Engine = "auto",
     checkpoint: str | Path | Checkpoints | None = None,
     callbacks: Sequence[Callable[[Event], object]] = (),
-    weight_decay: float = 0.0,
-    clip_norm: float | None = None,
-    buffers: str = "average",
+    weight_decay: Annotated[float, Ge(0)] = 0.0,
+    clip_norm: Positive | None = None,
+    buffers: Literal["average", "local", "frozen"] = "average",
     device: str | torch.device | None = None,
     precision: str | None = None,
-    readout: str | None = None,
-    evaluate_every: int = 1,
+    readout: Literal["server", "last", "average"] | None = None,
+    evaluate_every: Count = 1,
     guard: Guard | None = None,
     normalise: bool = False,
 ) -> Run:
@@ -88,7 +90,8 @@ def train(
         model: any nn.Module; it is copied, never changed. Frozen parameters stay frozen.
         loss: a function (output, target) -> scalar over the batch, or a name such as "cross_entropy" or "mse".
         clients: one (inputs, targets) pair of tensors, or one torch Dataset, per client; or a Federation.
-        algorithm: a name, fs.recipes.NAME(...), or fs.Algorithm(...).
+        algorithm: a name such as "fedexp", also with arguments, "fedavg(lr=0.1)"; fs.recipes.NAME(...); or
+            fs.Algorithm(...).
         rounds: number of rounds, including those that a checkpoint has already.
         cohort: clients per round: None = all, a number, a fraction, or a sampler such as fs.Bernoulli(0.1).
         local_steps: local steps per round: a number, one per client, or a function (round, client). Default: one epoch.
@@ -104,14 +107,15 @@ def train(
         callbacks: functions of an Event with .round, .x and .metrics.
         weight_decay: added to every local loss.
         clip_norm: largest norm of a local gradient, before any drift correction.
-        buffers: BatchNorm's statistics: "average" over clients; "local" to each, where the returned model keeps the
-            initial ones; or "frozen".
+        buffers: BatchNorm's statistics: "average" over clients, "local" to each client, or "frozen". With "local" the
+            returned model keeps the initial ones.
         device: where to train; None = where the model is.
-        precision: None = the model's own; "bfloat16" = forward and backward passes in mixed precision; on a CPU it is
+        precision: None = the model's own; "bfloat16" = mixed precision in forward and backward passes. On a CPU it is
             tried in a child process first (2 seconds).
-        readout: the parameters that are evaluated and returned: None = as the algorithm says, "last" = the last iterate,
-            "average" = a mean of the iterates in which later ones weigh more; it reduces noise at no cost.
-        evaluate_every: rounds between evaluations on `test`; the last round is always evaluated.
+        readout: parameters that are evaluated and returned: None = the algorithm's choice, "server", "last" or "average".
+            "last" is the last iterate; "average" is a mean of the iterates in which later ones weigh more: it reduces
+            noise at no cost; "server" is the server rule's choice.
+        evaluate_every: rounds between evaluations on `test`. The last round is always evaluated.
         guard: quorum, retries and limits, for lost clients and exploding steps: fs.Guard(...).
         normalise: True = scale every input feature to mean 0 and deviation 1 over all samples of the federation (columns,
             or the channels of images). Before the first round, every client is asked for sums over its inputs. The
@@ -150,8 +154,16 @@ def train(
     with torch.enable_grad():
         probed = validate.try_out(model, loss, federated, held_out, normalise)
     by_client = validate.weights_of(weights, federated.sizes)
-    given = {"batch_size": batch_size, "seed": seed, "rounds": rounds, "buffers": buffers, "normalise": normalise}
-    task = _task(model, chosen, probed, when, weights=by_client, mixed=mixed, **given)
+    given: dict[str, Any] = {
+        "batch_size": batch_size,
+        "seed": seed,
+        "rounds": rounds,
+        "buffers": buffers,
+        "normalise": normalise,
+    }
+    given |= {"model": model, "loss": probed.loss, "clients": probed.clients, "weights": by_client, "mixed": mixed}
+    kept = {} if when is None else {"folder": when.path / "clients", "keep": when.keep}
+    task = task_of(chosen, probed, {**given, **kept})
     steps = validate.steps_of(local_steps, epochs, batch_size, federated.sizes)
     options, cohorts = LocalOptions(weight_decay, clip_norm), sampler(cohort, len(federated))
     validate.quorum(guard, cohorts, chosen.privacy is not None)
@@ -191,23 +203,6 @@ def _guard(guard: Guard | None) -> Guard:
     if not isinstance(guard, Guard | None):
         raise InvalidInput(f"guard={guard!r} is invalid: expected fs.Guard(...), or None.")
     return guard or Guard()
-
-
-def _task(model: nn.Module, algorithm: Algorithm, probed: Probed, when: Checkpoints | None, **given: Any) -> Task:
-    """Complete the task by what the probe of the data and the algorithm say."""
-    return Task(
-        model=model,
-        loss=probed.loss,
-        reduction=probed.reduction,
-        clients=probed.clients,
-        moving=probed.moving,
-        random=probed.random,
-        contrast=algorithm.needs_features,
-        full=algorithm.exchanges_gradients or not algorithm.gradient.batches,
-        folder=None if when is None else when.path / "clients",
-        keep=1 if when is None else when.keep,
-        **given,
-    )
 
 
 def _facts(

@@ -6,12 +6,13 @@ import math
 import operator
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Ge
 from torch import nn
 
-from fedstride.algorithm import Algorithm, recipes
+from fedstride.algorithm import Algorithm, text
 from fedstride.algorithm.privacy import Privacy
 from fedstride.algorithm.sampling import Sampler, Uniform
 from fedstride.client.gradient import Estimator
@@ -40,15 +41,18 @@ __all__ = [
     "whole",
 ]
 BUFFERS = ("average", "local", "frozen")
-LocalSteps = int | Sequence[int] | Callable[[int, int], int]
+LocalSteps = Annotated[int, Ge(1)] | Sequence[int] | Callable[[int, int], int]
 
 
 def algorithm_of(choice: str | Algorithm) -> Algorithm:
     if isinstance(choice, str):
-        return recipes.get(choice)
+        return text.algorithm_of(choice)
     if isinstance(choice, Algorithm):
         return choice
-    raise InvalidInput(f"algorithm={choice!r} is invalid: expected a name, fs.recipes.NAME(...) or fs.Algorithm(...).")
+    raise InvalidInput(
+        f"algorithm={choice!r} is invalid: expected a name or text such as 'fedavg(lr=0.1)', fs.recipes.NAME(...) or "
+        "fs.Algorithm(...)."
+    )
 
 
 def whole(name: str, value: Any, least: int = 1) -> int:

@@ -19,8 +19,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from fedstride.algorithm.text import parse_algorithm, parse_setting, split
 from fedstride.app.cli.common import errors_without_traceback
-from fedstride.app.config import TASKS, Config, parse_algorithm, parse_setting, resolve, split, to_toml
+from fedstride.app.config import Config, resolve, to_toml
+from fedstride.app.presets import TASKS
 from fedstride.app.progress import Stopped, line, shown, stop_after_round
 from fedstride.core.errors import Ended, GivenUp, InvalidInput
 from fedstride.core.files import replace_file

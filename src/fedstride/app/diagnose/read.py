@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fedstride.algorithm import Algorithm
-from fedstride.app.config import PARTS, resolve
+from fedstride.algorithm.text import PARTS
+from fedstride.app.config import resolve
 from fedstride.app.diagnose.evidence import Evidence
 from fedstride.app.report.read import Comparison, Record, read
 from fedstride.core.errors import FedstrideError, InvalidInput

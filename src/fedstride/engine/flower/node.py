@@ -1,4 +1,4 @@
-"""The client's side: a ClientApp that says what its data is like, and does what orders ask."""
+"""The node's side: a ClientApp that describes its data and carries out the server's orders."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ from fedstride.engine.local import one_thread
 from fedstride.engine.protocol import Order, Task
 from fedstride.engine.worker import Worker
 from fedstride.training import validate
+from fedstride.training.setup import task_of
 from fedstride.wire.secure import Layout
 
 log = logging.getLogger("flwr.fedstride")  # Flower shows what is under its own name
-STATISTICS, MODEL = "statistics", "model"  # beside what the algorithm remembers, in a file
+STATISTICS, MODEL = "statistics", "model"  # names in a memory file, beside those of the algorithm
 
 
 def client_app(project: Project) -> ClientApp:
-    """The app of the nodes."""
+    """Return the ClientApp of a project."""
     app = ClientApp()
 
     @app.query("about")
@@ -96,38 +97,23 @@ class Station:
 
     @property
     def options(self) -> LocalOptions:
-        return LocalOptions(self.given.get("weight_decay", 0.0), self.given.get("clip_norm"))
+        return LocalOptions(self.given["weight_decay"], self.given["clip_norm"])
 
     @cached_property
     def mixed(self) -> bool:
-        return validate.mixed_of(self.given.get("precision"), self.model)
+        return validate.mixed_of(self.given["precision"], self.model)
 
     @property
     def normalise(self) -> bool:
-        return validate.normalise_of(self.given.get("normalise", False), self.algorithm, self.model)
+        return validate.normalise_of(self.given["normalise"], self.algorithm, self.model)
 
     def task(self, found: Found) -> Task:
-        given, a = self.given, self.algorithm
-        return Task(
-            model=self.model,
-            loss=losses.resolve(self.project.loss),
-            reduction=found.reduction,
-            clients=self.clients,
-            weights=(1.0,),
-            batch_size=given.get("batch_size"),
-            seed=given["seed"],
-            rounds=given["rounds"],
-            moving=found.moving,
-            buffers=given.get("buffers", "average"),
-            random=found.random,
-            contrast=a.needs_features,
-            full=a.exchanges_gradients or not a.gradient.batches,
-            mixed=self.mixed,
-            normalise=self.normalise,
-        )
+        loss = losses.resolve(self.project.loss)
+        own = {"model": self.model, "loss": loss, "clients": self.clients, "weights": (1.0,), "mixed": self.mixed}
+        return task_of(self.algorithm, found, {**self.given, **own})
 
     def tried_out(self) -> tuple[Found, str]:
-        """What the model does with the data here, and a warning if features need scaling; refuses what does not fit."""
+        """Try the model on the node's data; return what was found, and a warning if features need scaling."""
         _ = self.mixed  # before anything computes
         probed = validate.try_out(self.model, self.project.loss, self.clients, None, self.normalise)
         warning = ""
@@ -137,14 +123,12 @@ class Station:
             warning, _ = validate.look_at_scales(self.clients, probed.inputs, self.algorithm.privacy is not None)
         found = Found(probed.reduction, probed.moving, probed.random, probed.features)
         given = self.given
-        steps = validate.steps_of(
-            given.get("local_steps"), given.get("epochs"), given.get("batch_size"), self.clients.sizes
-        )
+        steps = validate.steps_of(given["local_steps"], given["epochs"], given["batch_size"], self.clients.sizes)
         validate.fits(self.algorithm, self.task(found), self.options, sampler(None, 1), steps, tested=False)
         return found, warning
 
     def worker(self, found: Found) -> Worker:
-        """For one client alone: the closed form, or one gradient after another."""
+        """Return a worker for one client: closed form if there is one, else a loop."""
         task, work = self.task(found), exchanges(self.algorithm, self.options, self.normalise)
         try:
             return Worker(task, work, "linear")
@@ -152,7 +136,7 @@ class Station:
             return Worker(task, work, "loop")
 
 
-@lru_cache(maxsize=8)  # processes of a simulation work for several nodes
+@lru_cache(maxsize=8)  # a process of a simulation serves several nodes
 def station(project: Project, settings: str, node: str) -> Station:
     return Station(project, json.loads(settings), json.loads(node))
 
@@ -165,7 +149,7 @@ def worker(project: Project, settings: str, node: str, found: str) -> Worker:
 def perform(
     project: Project, content: RecordDict, context: Context, kind: str, sums: Layout | None = None
 ) -> tuple[Order, Upload]:
-    """(the order, what the client uploads for it); what it remembers is in its file by then."""
+    """Carry out an order; return it with the upload. The client's new memory is on disk when this returns."""
     errand = records.errand_of(content)
     node = json.dumps(dict(context.node_config), sort_keys=True)
     here = station(project, errand.settings, node)
@@ -199,7 +183,7 @@ def perform(
 
 
 def _vector(project: Project, message: Message, context: Context) -> Tensor:
-    """What a secure sum gets of an order's work."""
+    """Carry out an order of a secure sum; return the encoded upload."""
     kind, sums, weight = secure.asked_for(message.content)
     with one_thread(), torch.enable_grad():
         _, upload = perform(project, message.content, context, kind, sums if isinstance(sums, Layout) else None)
@@ -221,7 +205,7 @@ def _about(project: Project, message: Message, context: Context) -> RecordDict:
     with torch.enable_grad():
         found, warning = here.tried_out()
     if warning:
-        log.warning("%s", warning)  # it tells of values, and stays here
+        log.warning("%s", warning)  # it quotes data, which must not leave the node
     facts: dict[str, int | str | bool] = {
         "client": number,
         "samples": here.clients.sizes[0],
@@ -241,11 +225,11 @@ def _kind(batch: tuple[Tensor, Tensor]) -> str:
 def _answered(
     work: Callable[[], RecordDict], message: Message, context: Context, told: type[Exception] = FedstrideError
 ) -> Message:
-    """Errors of this kind travel as an answer, with their text and the client's number; others are Flower's to report."""
+    """Answer a message. Errors of type `told` become an answer with the client's number; Flower reports all others."""
     try:
         content = work()
     except told as error:
-        log.exception("the node cannot do what it was asked for")
+        log.exception("the order failed")
         number = str(context.node_config.get("client", context.node_config.get("partition-id")))
         text = re.sub(r"clients\[0\]|client 0\b", f"client {number}", str(error))
         content = RecordDict({"problem": ConfigRecord({"kind": type(error).__name__, "text": text, "client": number})})

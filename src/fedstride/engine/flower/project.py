@@ -1,4 +1,4 @@
-"""What a user brings: functions that make a model, the data of a node and the test set from the settings of a run."""
+"""A Flower project: the user's functions that build the model, load a node's data and load the test set."""
 
 from __future__ import annotations
 
@@ -12,29 +12,35 @@ import torch
 from torch import Tensor, nn
 
 import fedstride
-from fedstride.app.config import NOTHING, algorithm_of
+from fedstride.algorithm.text import algorithm_of, plain
+from fedstride.app.settings import REQUIRED, SETTINGS
 from fedstride.core.errors import InvalidInput
 from fedstride.core.losses import Loss
-from fedstride.training import validate
 
 Settings = dict[str, Any]
-ARGUMENTS = (  # of fs.train; a setting of such a name goes there, with dashes for underscores
-    *("algorithm", "rounds", "cohort", "local_steps", "epochs", "batch_size", "weights", "seed", "weight_decay"),
-    *("clip_norm", "buffers", "precision", "readout", "evaluate_every", "normalise"),
-)
+# A run's configuration holds single values, not tables, and every machine has a device of its own.
+KNOWN = {name: s for name, s in SETTINGS.items() if s.dataclass is None and name != "device"}
 
 
 @dataclass(frozen=True)
 class Project:
-    """The same on the server and on all nodes. settings: the run's configuration; node: the node's own."""
+    """Model, loss and data of a federation; the same code on the server and on all nodes.
+
+    Args:
+        model: a function settings -> nn.Module. Settings are the run's configuration.
+        loss: as in fs.train().
+        data: a function (settings, node) -> (inputs, targets) or a torch Dataset. It runs on the node; `node` is the
+            node's own configuration.
+        test: a function settings -> (inputs, targets). It runs on the server.
+    """
 
     model: Callable[[Settings], nn.Module]
     loss: str | Loss
-    data: Callable[[Settings, Settings], Any]  # (settings, node) -> (inputs, targets), or a Dataset; runs on the node
-    test: Callable[[Settings], Any] | None = None  # settings -> (inputs, targets), or None; runs on the server
+    data: Callable[[Settings, Settings], Any]
+    test: Callable[[Settings], Any] | None = None
 
     def build(self, settings: Settings) -> nn.Module:
-        """The model, with the initial weights of the run's seed: what is frozen in it must be the same everywhere."""
+        """Build the model with initial weights from the run's seed: frozen parameters must be the same everywhere."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(settings.get("seed", 0)))
             model = self.model(settings)
@@ -44,19 +50,21 @@ class Project:
 
 
 def arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What of the settings goes to fs.train."""
-    given = {key.replace("-", "_"): None if value == NOTHING else value for key, value in settings.items()}
-    known = {"algorithm": "auto", "seed": 0, **{name: given[name] for name in ARGUMENTS if name in given}}
-    for name, least in (("rounds", 1), ("seed", 0), ("batch_size", 1)):
-        if name != "batch_size" or known.get(name) is not None:
-            known[name] = validate.whole(name, known.get(name), least)
-    if not isinstance(known["algorithm"], str):
-        raise InvalidInput(f'algorithm={known["algorithm"]!r} is not usable; expected a text, as in "fedexp(lr=0.1)".')
-    return {**known, "algorithm": algorithm_of(known["algorithm"])}
+    """Return the arguments of fs.train() among the settings, with defaults; dashes in names count as underscores."""
+    given = plain({key.replace("-", "_"): value for key, value in settings.items()})
+    algorithm = given.get("algorithm", "auto")
+    if not isinstance(algorithm, str):
+        raise InvalidInput(f'algorithm={algorithm!r} is invalid: expected a text, as in "fedexp(lr=0.1)".')
+    found: dict[str, Any] = {"algorithm": algorithm_of(algorithm)}
+    for name, setting in KNOWN.items():
+        if name not in given and setting.default is REQUIRED:
+            raise InvalidInput(f"{name} is missing from the run's configuration: it has no default.")
+        found[name] = setting.checked(given[name]) if name in given else setting.default
+    return found
 
 
 def identity(model: nn.Module, moving: tuple[str, ...]) -> dict[str, str]:
-    """What server and nodes must have in common. Trainable parameters and moving statistics come from the server."""
+    """Return what server and nodes must have in common. Trainable parameters and moving buffers come from the server."""
     named = list(model.named_parameters())
     fixed: dict[str, Tensor] = {name: p for name, p in named if not p.requires_grad}
     fixed |= {name: b for name, b in model.named_buffers() if name not in moving}

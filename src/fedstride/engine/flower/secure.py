@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from torch import Tensor
 
 from fedstride.algorithm import Algorithm
-from fedstride.app.config import NOTHING, parse_setting, split
+from fedstride.algorithm.text import NOTHING, parse_setting, split
 from fedstride.client.exchange import MOMENTS, Upload
 from fedstride.core.errors import InvalidInput, Refused, tell
 from fedstride.core.rows import State, Vec, sq

@@ -1,4 +1,4 @@
-"""The server's side: a ServerApp that waits for its nodes, and trains with them."""
+"""The server's side: a ServerApp that waits for its nodes and trains with them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedstride.app.config import NOTHING
+from fedstride.algorithm.text import NOTHING
 from fedstride.app.progress import line
 from fedstride.core.errors import positive, tell
 from fedstride.data.federation import elsewhere
@@ -24,11 +24,11 @@ from fedstride.training.guard import Guard
 from fedstride.training.result import Run
 from fedstride.training.train import Event
 
-DEADLINE = 600  # seconds of an exchange, and of the roll call
+DEADLINE = 600  # seconds that an exchange, or waiting for the nodes, may take
 
 
 def server_app(project: Project) -> ServerApp:
-    """The app of the server. It goes on from the checkpoint in the run's folder, `out`, if there is one."""
+    """Return the ServerApp of a project. It resumes from the checkpoint in the folder `out`, if there is one."""
     app = ServerApp()
 
     @app.main()
@@ -45,11 +45,19 @@ def train(
     callbacks: Sequence[Callable[[Event], object]] = (),
     nodes: Nodes | None = None,
 ) -> Run:
-    """One run over a grid. Nodes obey these settings, whatever the run's configuration says: several may follow each other.
+    """Train over a Flower grid. Several runs may use one grid: nodes follow these settings, not the run's configuration.
 
-    settings: arguments of fs.train; `clients`, the number of nodes; `out`, a folder; `deadline`, seconds of an exchange;
-        `quorum`, of fs.Guard; `secure`, the longest update of a secure sum; and whatever the project's functions read.
-    nodes: who is there, where a run before this one, of the same model and data, has asked them already.
+    Args:
+        project: model, loss and data.
+        grid: Flower's connection to the nodes.
+        settings: arguments of fs.train(); `clients`, the number of nodes; `out`, a folder; `deadline`, the seconds that
+            an exchange may take; `quorum` of fs.Guard; `secure`, the largest norm of an update in a secure sum; and
+            whatever the project's functions read.
+        callbacks: as in fs.train().
+        nodes: the nodes, if an earlier run with the same model and data has gathered them.
+
+    Returns:
+        The Run.
     """
     own = dict(settings)
     given, deadline = arguments(own), own.get("deadline", DEADLINE)
@@ -79,7 +87,7 @@ def train(
 
 
 def gathered(project: Project, grid: Grid, settings: Mapping[str, Any]) -> Nodes:
-    """The nodes of a run, when all of them are there."""
+    """Wait until all nodes of a run are connected, and return them."""
     model, clients = project.build(dict(settings)), validate.whole("clients", settings.get("clients"))
     nodes = Nodes(grid, _text(settings), clients, lambda moving: identity(model, moving))
     nodes.gather(settings.get("deadline", DEADLINE))

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from fedstride.app.config import NOTHING
+from fedstride.algorithm.text import NOTHING
 from fedstride.core.files import replace_file
 from fedstride.core.message import pack
 from fedstride.research.bench.overhead import BATCH, STEPS, cnn

@@ -21,7 +21,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
-from fedstride.app.config import algorithm_of
+from fedstride.algorithm.text import algorithm_of
 from fedstride.client.exchange import Upload, layout
 from fedstride.core.files import replace_file
 from fedstride.core.rows import sq

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedstride.app.config import algorithm_of
+from fedstride.algorithm.text import algorithm_of
 from fedstride.core.message import unpack
 from fedstride.engine import Engine, Local, Torchrun
 from fedstride.research.bench.cases import LOSS, PROBLEM, SIZES, Digits, Models, keep, write_digits

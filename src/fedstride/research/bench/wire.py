@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fedstride.app.config import algorithm_of
+from fedstride.algorithm.text import algorithm_of
 from fedstride.core.files import replace_file
 from fedstride.engine import Engine, Local, Torchrun
 from fedstride.engine.torchrun import launched, number
