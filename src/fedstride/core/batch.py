@@ -1,0 +1,152 @@
+"""Batches of any structure: a tensor, or tuples, lists and dicts of batches; every tensor has one row per sample."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedstride.core.errors import InvalidInput
+
+Tree = Any  # a tensor, or a tuple, list or dict of trees
+Batch = tuple[Tree, Tree]  # inputs and targets
+TARGETS = ("labels", "label", "targets", "target", "y")  # keys of a dict that hold the targets, if there is one
+
+
+def leaves(tree: Tree) -> list[Any]:
+    """Return the tensors of a tree, in order; anything that is not a tensor is a leaf too."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    if isinstance(tree, Mapping):
+        return [leaf for value in tree.values() for leaf in leaves(value)]
+    if isinstance(tree, tuple | list):
+        return [leaf for value in tree for leaf in leaves(value)]
+    return [tree]
+
+
+def mapped(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+    """Apply a function to each tensor of a tree, and to those in the same places of the others."""
+    if isinstance(tree, Tensor):
+        return function(tree, *others)
+    if isinstance(tree, Mapping):
+        return {key: mapped(function, value, *(o[key] for o in others)) for key, value in tree.items()}
+    if isinstance(tree, tuple | list):
+        parts = [mapped(function, *values) for values in zip(tree, *others, strict=True)]
+        return parts if isinstance(tree, list) else tuple(parts)
+    return function(tree, *others)
+
+
+def samples_of(tree: Tree) -> int:
+    """Return the number of samples in a batch."""
+    return len(tree) if isinstance(tree, Tensor) else len(leaves(tree)[0])
+
+
+def selected(tree: Tree, index: Any) -> Tree:
+    """Return tree[index] for each tensor."""
+    return tree[index] if isinstance(tree, Tensor) else mapped(lambda v: v[index], tree)
+
+
+def moved(tree: Tree, device: torch.device) -> Tree:
+    return tree.to(device) if isinstance(tree, Tensor) else mapped(lambda v: v.to(device), tree)
+
+
+def joined(trees: list[Tree], join: Callable[[list[Tensor]], Tensor] = torch.cat) -> Tree:
+    """Concatenate, or stack, the tensors in the same places of several trees."""
+    if isinstance(trees[0], Tensor):
+        return join(trees)
+    return mapped(lambda *parts: join(list(parts)), *trees)
+
+
+def signature_of(tree: Tree) -> tuple[Any, ...]:
+    """Return the structure of a batch with the shape and type of one sample, to compare batches by."""
+    if isinstance(tree, Tensor):
+        return tree.shape[1:], tree.dtype
+    if isinstance(tree, Mapping):
+        return tuple((key, signature_of(value)) for key, value in tree.items())
+    return tuple(map(signature_of, tree))
+
+
+def described(tree: Tree) -> str:
+    """Describe a batch for error messages."""
+    if isinstance(tree, Tensor):
+        return f"{list(tree.shape)} {str(tree.dtype).removeprefix('torch.')}"
+    if isinstance(tree, Mapping):
+        return "{" + ", ".join(f"{key}: {described(value)}" for key, value in tree.items()) + "}"
+    if isinstance(tree, tuple | list):
+        return "(" + ", ".join(map(described, tree)) + ")"
+    return type(tree).__name__
+
+
+def called(function: Callable[..., Any], inputs: Tree) -> Any:
+    """Call a model as users of torch do: model(tensor), model(*tuple), model(**dict)."""
+    if isinstance(inputs, Tensor):
+        return function(inputs)
+    return function(**inputs) if isinstance(inputs, Mapping) else function(*inputs)
+
+
+@dataclass(frozen=True)
+class Split:
+    """How a batch is divided into the model's inputs and the targets of loss and metrics."""
+
+    keys: tuple[str, ...] = ()  # of a dict that the model takes
+    target: str | None = None  # key of a dict
+    everything: bool = False  # the model gets the whole batch: it computes its own loss
+    loss_sees_batch: bool = False  # the loss gets the whole batch in place of the targets
+
+    def __call__(self, batch: Tree) -> Batch:
+        inputs, targets = self._divided(batch)
+        return inputs, batch if self.loss_sees_batch else targets
+
+    def _divided(self, batch: Tree) -> Batch:
+        if isinstance(batch, Mapping):
+            targets = batch if self.target is None else batch[self.target]
+            return {key: batch[key] for key in self.keys}, targets
+        if isinstance(batch, Tensor):  # without targets: the loss compares the output with the input
+            return batch, batch
+        *inputs, targets = batch
+        if self.everything:
+            return tuple(batch), targets
+        return inputs[0] if len(inputs) == 1 else tuple(inputs), targets
+
+
+PAIR = Split()  # of batches that are (inputs, targets)
+
+
+def split_of(batch: Tree, model: nn.Module, loss: Any, where: str) -> Split:
+    """Decide how batches like this one are divided.
+
+    Args:
+        batch: some samples.
+        model: its forward method says which entries of a dict it takes.
+        loss: as in fs.train(). A loss whose second parameter is called "batch" gets the whole batch.
+        where: the source of the batch, for error messages.
+    """
+    own, sees_batch = loss == "model", wants_batch(loss)
+    if not isinstance(batch, Mapping):
+        return Split(everything=own, loss_sees_batch=sees_batch)
+    target = next((key for key in TARGETS if key in batch), None)
+    kinds = {key: p.kind for key, p in inspect.signature(model.forward).parameters.items()}
+    takes_all = inspect.Parameter.VAR_KEYWORD in kinds.values()
+    keys = tuple(key for key in batch if (takes_all or key in kinds) and (own or key != target))
+    if not keys:
+        named = ", ".join(map(repr, batch))
+        raise InvalidInput(
+            f"{where}: the batch has {named}; {type(model).__name__}.forward takes {', '.join(map(repr, kinds)) or 'nothing'}. "
+            "Name the entries as the model does."
+        )
+    return Split(keys, target, own, sees_batch)
+
+
+def wants_batch(loss: Any) -> bool:
+    """Whether a loss is a function (output, batch)."""
+    if isinstance(loss, str | nn.Module) or not callable(loss):
+        return False
+    try:
+        names = list(inspect.signature(loss).parameters)
+    except (TypeError, ValueError):  # functions written in C have none
+        return False
+    return len(names) > 1 and names[1] == "batch"
