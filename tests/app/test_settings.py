@@ -50,7 +50,9 @@ def test_a_new_argument_is_one_edit(monkeypatch):
 
 
 def test_a_setting_reaches_train_as_it_was_written():
-    config = resolve(settings={"training.guard.quorum": 0.7, "training.local_steps": [3] * 50, "training.epochs": "none"})
+    config = resolve(
+        settings={"training.guard.quorum": 0.7, "training.local_steps": [3] * 50, "training.epochs": "none"}
+    )
     arguments = config.arguments(None)
     assert arguments["guard"] == fs.Guard(quorum=0.7)
     assert (arguments["local_steps"], arguments["epochs"]) == ([3] * 50, None)

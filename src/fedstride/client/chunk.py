@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedstride._moved import renamed
 from fedstride.client.context import Context
+from fedstride.core.batch import moved
 from fedstride.core.losses import Loss
 from fedstride.core.model import Replica
 from fedstride.core.rows import Rows, Vec, generator, seed_of
@@ -23,7 +24,7 @@ AHEAD_NUMBERS = 2**21  # of samples fetched together for a chunk's next steps
 class Samples(Protocol):
     def __len__(self) -> int: ...
 
-    def take(self, index: Tensor | None = None) -> tuple[Tensor, Tensor]: ...
+    def take(self, index: Tensor | None = None) -> Batch: ...
 
 
 @dataclass(frozen=True)
@@ -128,9 +129,9 @@ class Chunk:
         source = generator(self.context.seed, self.context.round, self.context.clients[row], "noise", k)
         return torch.randn(like.shape, generator=source, dtype=like.dtype, device="cpu").to(like.device)
 
-    def _here(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    def _here(self, batch: Batch) -> Batch:
         """On the model's device: once per batch, not once per evaluation."""
-        return batch[0].to(self.replica.device), batch[1].to(self.replica.device)
+        return moved(batch[0], self.replica.device), moved(batch[1], self.replica.device)
 
     def _oracle(
         self,

@@ -88,11 +88,33 @@ def called(function: Callable[..., Any], inputs: Tree) -> Any:
     return function(**inputs) if isinstance(inputs, Mapping) else function(*inputs)
 
 
+def tensors_of(output: Any) -> list[Tensor]:
+    """Return the tensors of a model's output: a tree, or an object with attributes."""
+    found = [leaf for leaf in leaves(output) if isinstance(leaf, Tensor)]
+    if not found and hasattr(output, "__dict__"):
+        found = [leaf for leaf in leaves(vars(output)) if isinstance(leaf, Tensor)]
+    return found
+
+
+def entry(output: Any, name: str) -> Tensor | None:
+    """Return output.name or output[name], if it is a tensor."""
+    found = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
+    return found if isinstance(found, Tensor) else None
+
+
+def logits_of(output: Any) -> Any:
+    """Return what losses and metrics by name compare with the targets: the logits if the output has them, else all."""
+    if isinstance(output, Tensor):
+        return output
+    found = entry(output, "logits")
+    return output if found is None else found
+
+
 @dataclass(frozen=True)
 class Split:
     """How a batch is divided into the model's inputs and the targets of loss and metrics."""
 
-    keys: tuple[str, ...] = ()  # of a dict that the model takes
+    keys: tuple[str, ...] | None = None  # of a dict that the model takes; None: all
     target: str | None = None  # key of a dict
     everything: bool = False  # the model gets the whole batch: it computes its own loss
     loss_sees_batch: bool = False  # the loss gets the whole batch in place of the targets
@@ -104,7 +126,7 @@ class Split:
     def _divided(self, batch: Tree) -> Batch:
         if isinstance(batch, Mapping):
             targets = batch if self.target is None else batch[self.target]
-            return {key: batch[key] for key in self.keys}, targets
+            return {key: batch[key] for key in (batch if self.keys is None else self.keys)}, targets
         if isinstance(batch, Tensor):  # without targets: the loss compares the output with the input
             return batch, batch
         *inputs, targets = batch

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedstride.core.batch import described, entry, logits_of
 from fedstride.core.errors import InvalidInput, nearest
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[[Any, Any], Tensor]
 
 
 def _like(target: Tensor, output: Tensor) -> Tensor:
@@ -52,13 +55,59 @@ LOSSES: dict[str, Loss] = {
 }
 
 
+def own_loss(output: Any, target: Any) -> Tensor:
+    """The loss that the model returns itself: output.loss, output["loss"], the first of a tuple, or the output."""
+    first = output[0] if isinstance(output, tuple | list) and output else output
+    found = first if isinstance(first, Tensor) and first.dim() == 0 else entry(output, "loss")
+    if found is None:
+        raise InvalidInput(
+            f'loss="model": the model returns {described(output)} without a loss; expected an output with .loss, a dict with '
+            '"loss", or a scalar. Pass the targets that it needs under the names it expects.'
+        )
+    return found.float() if found.dtype is torch.bfloat16 else found
+
+
+LOSSES["model"] = own_loss
+
+
+@dataclass(frozen=True)
+class OnLogits:
+    """A loss of torch for models that return an object, dict or tuple with logits."""
+
+    loss: Loss
+
+    def __call__(self, output: Any, target: Any) -> Tensor:
+        logits = logits_of(output)
+        return self.loss(logits.float() if logits.dtype is torch.bfloat16 else logits, target)
+
+
+def for_output(loss: Loss, output: Any) -> Loss:
+    """Return the loss for a model with this output. A user's function gets all of it, a loss of torch its logits."""
+    known = isinstance(loss, nn.Module) or loss in LOSSES.values()
+    if isinstance(output, Tensor) or loss is own_loss or not known or not isinstance(logits_of(output), Tensor):
+        return loss
+    return OnLogits(loss)
+
+
+def inner(loss: Loss) -> Loss:
+    """Return the loss of torch or of the user, without what fedstride put around it."""
+    return loss.loss if isinstance(loss, OnLogits) else loss
+
+
 def resolve(loss: str | Loss) -> Loss:
+    """Return the loss for a name or a function.
+
+    Raises:
+        InvalidInput: the name is unknown, or the loss is not a function (output, target).
+    """
     if isinstance(loss, str):
         if loss not in LOSSES:
             raise InvalidInput(
                 f"loss={loss!r} is unknown; {nearest(loss, LOSSES)} A function (output, target) works too."
             )
         return LOSSES[loss]
+    if isinstance(loss, type):
+        raise InvalidInput(f"loss: got the class {loss.__name__}; expected an instance, as in {loss.__name__}().")
     if not callable(loss):
         raise InvalidInput(f"loss={loss!r} is invalid: expected a function (output, target) -> scalar, or a name.")
     return loss
@@ -78,12 +127,12 @@ def wants_class_labels(loss: Loss) -> bool:
     return loss in (F.cross_entropy, F.nll_loss) or isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
 
 
-def reduction(loss: Loss, output: Tensor, target: Tensor) -> str | None:
+def reduction(loss: Loss, output: Any, target: Any) -> str | None:
     """Return the reduction of a loss over the samples of a batch: 'mean', 'sum', or None for neither.
 
     It is determined at random outputs, because at a perfect fit all losses are zero. Class weights give None.
     """
-    if getattr(loss, "weight", None) is not None:
+    if getattr(loss, "weight", None) is not None or not all(isinstance(v, Tensor) for v in (output, target)):
         return None
     source = torch.Generator().manual_seed(0)
     noise = torch.rand(output.shape, generator=source, dtype=output.dtype, device="cpu").to(output.device)

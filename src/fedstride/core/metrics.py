@@ -212,7 +212,7 @@ def _averaged(part: Tensor, whole: Tensor, binary: bool, other: Tensor | None = 
 
 def _area(scores: Tensor, positive: Tensor) -> float:
     """Return the probability that a positive sample scores above a negative one; ties count half."""
-    values, inverse, counts = torch.unique(scores.double(), return_inverse=True, return_counts=True)
+    _, inverse, counts = torch.unique(scores.double(), return_inverse=True, return_counts=True)
     ranks = (counts.cumsum(0).double() - (counts.double() - 1) / 2)[inverse]
     p, n = int(positive.sum()), int((~positive).sum())
     return float((ranks[positive].sum() - p * (p + 1) / 2) / (p * n)) if p and n else float("nan")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedstride.core.batch import Tree, called, leaves, mapped, tensors_of
 from fedstride.core.errors import InvalidInput
 from fedstride.core.rows import Vec
 
@@ -62,10 +64,9 @@ class Replica:
         """Return the parts of a row in the shapes of the parameters."""
         return [part.view(shape) for part, shape in zip(torch.split(row, self.sizes), self.shapes, strict=True)]
 
-    def __call__(self, inputs: Tensor) -> Tensor:
+    def __call__(self, inputs: Tree) -> Any:
         """Return the output in the model's own precision: mixed precision ends before the loss."""
-        output: Tensor = self.module(inputs)
-        return output.to(self.dtype) if output.dtype is torch.bfloat16 else output
+        return full_precision(called(self.module, inputs), self.dtype)
 
     def train(self) -> None:
         self.module.train()
@@ -96,12 +97,21 @@ class Replica:
         return copy.deepcopy(self.module).eval()
 
 
+def full_precision(output: Any, dtype: torch.dtype) -> Any:
+    """Convert bfloat16 outputs; objects such as those of Hugging Face models convert their loss and logits later."""
+    if isinstance(output, Tensor):
+        return output.to(dtype) if output.dtype is torch.bfloat16 else output
+    if isinstance(output, tuple | list | dict):
+        return mapped(lambda v: full_precision(v, dtype) if isinstance(v, Tensor) else v, output)
+    return output
+
+
 def has_batch_statistics(module: nn.Module) -> bool:
     """Whether a sample's output depends on the other samples of the batch."""
     return any(isinstance(m, _BatchNorm) for m in module.modules())
 
 
-def likes_channels_last(module: nn.Module, inputs: Tensor) -> bool:
+def likes_channels_last(module: nn.Module, inputs: Tree) -> bool:
     """Whether channels-last filters would speed up the model's convolutions, and the model works with them."""
     replica, layers = Replica(module), [m for m in module.modules() if isinstance(m, nn.Conv2d)]
     if replica.dtype == torch.float64 or not layers:
@@ -111,8 +121,9 @@ def likes_channels_last(module: nn.Module, inputs: Tensor) -> bool:
     replica.channels_last = True
     replica.bind(replica.row())
     try:
-        with own_randomness(inputs.device), torch.enable_grad():
-            torch.autograd.grad(replica.module(inputs).sum(), replica.parameters, allow_unused=True)
+        with own_randomness(replica.device), torch.enable_grad():
+            value = sum(v.sum() for v in tensors_of(called(replica.module, inputs)) if v.requires_grad)
+            torch.autograd.grad(value, replica.parameters, allow_unused=True)  # type: ignore[arg-type]
     except RuntimeError:  # for example a view() of a tensor that is not contiguous any more
         return False
     return True
@@ -126,16 +137,17 @@ def own_randomness(device: torch.device) -> Iterator[None]:
         yield
 
 
-def probe(module: nn.Module, inputs: Tensor) -> tuple[Tensor, tuple[str, ...], bool]:
+def probe(module: nn.Module, inputs: Tree) -> tuple[Any, tuple[str, ...], bool]:
     """Run a forward pass of a copy in training mode; return the output, the changed buffers, and if it was random."""
     twin = copy.deepcopy(module).train()
     before = {name: b.clone() for name, b in twin.named_buffers()}
-    with own_randomness(inputs.device), torch.enable_grad():
+    device = next((v.device for v in leaves(inputs)), torch.device("cpu"))
+    with own_randomness(device), torch.enable_grad():
         state = torch.random.get_rng_state()
-        cuda = torch.cuda.get_rng_state(inputs.device) if inputs.device.type == "cuda" else None
-        output = twin(inputs)
+        cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+        output = called(twin, inputs)
         random = not torch.equal(state, torch.random.get_rng_state())
         if cuda is not None:
-            random |= not torch.equal(cuda, torch.cuda.get_rng_state(inputs.device))
+            random |= not torch.equal(cuda, torch.cuda.get_rng_state(device))
     moved = tuple(name for name, b in twin.named_buffers() if not torch.equal(before[name], b))
     return output, moved, random

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fedstride.core.errors import InvalidInput
-from fedstride.data.federation import pair
+from fedstride.data.clients import client_of
 from fedstride.data.table import Table
 
 
@@ -30,7 +30,7 @@ def from_datasets(train: Any, test: Any, *, name: str = "datasets", regression: 
         >>> table = fs.data.from_datasets(train_set, test_set)
         >>> clients = fs.data.federate(table, fs.data.partition.iid(table.train[1], 10, seed=0))
     """
-    parts = [pair(part, value).take() for part, value in (("train", train), ("test", test))]
+    parts = [client_of(part, value).take() for part, value in (("train", train), ("test", test))]
     if regression:
         return Table(name, parts[0], parts[1], None)
     for part, (_, targets) in zip(("train", "test"), parts, strict=True):

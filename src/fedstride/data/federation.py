@@ -2,75 +2,33 @@
 
 from __future__ import annotations
 
+import copy
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, TensorDataset, default_collate
 
+from fedstride.core.batch import Batch, Split, described, joined, leaves, signature_of
 from fedstride.core.errors import InvalidInput
+from fedstride.data.clients import Client, Collate, DatasetClient, client_of, finite
 from fedstride.data.table import Table
 
-Batch = tuple[Tensor, Tensor]
-Check = Callable[[str, Tensor, Tensor], None]  # takes a client's name, inputs and targets
+Check = Callable[[str, Any, Any], None]  # takes a client's name, inputs and targets
 BLOCK = 2**20  # numbers that are checked together, because calls for many small clients are expensive
-
-
-@dataclass(frozen=True)
-class TensorClient:
-    """A client whose samples are two tensors."""
-
-    inputs: Tensor
-    targets: Tensor
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    def take(self, index: Tensor | None = None) -> Batch:
-        if index is None:
-            return self.inputs, self.targets
-        index = index.to(self.inputs.device)
-        return self.inputs.index_select(0, index), self.targets.index_select(0, index)  # twice as fast as [index]
-
-    def put(self, index: Tensor, inputs: Tensor, targets: Tensor) -> None:
-        """Copy samples into existing tensors on the same device."""
-        torch.index_select(self.inputs, 0, index, out=inputs)
-        torch.index_select(self.targets, 0, index, out=targets)
-
-
-@dataclass(frozen=True)
-class DatasetClient:
-    """A client whose samples are read from a torch Dataset when needed."""
-
-    dataset: Any
-    name: str = "clients"
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def take(self, index: Tensor | None = None) -> Batch:
-        chosen = range(len(self)) if index is None else index.tolist()
-        batch = default_collate([self.dataset[i] for i in chosen])
-        if not (isinstance(batch, list | tuple) and len(batch) == 2 and all(isinstance(v, Tensor) for v in batch)):
-            raise InvalidInput(
-                f"{self.name}: its Dataset returns {type(self.dataset[0]).__name__} items that are not (input, target) pairs; "
-                "expected a pair, each a tensor, an array or a number."
-            )
-        return batch[0], batch[1]
-
-
-Client = TensorClient | DatasetClient
 
 
 class Federation(Sequence[Client]):
     """The clients of a federation. All data is checked once at construction.
 
     Args:
-        clients: one (inputs, targets) pair of tensors, or one map-style torch Dataset, per client.
+        clients: one element per client, or a dict of them by name. A client is (inputs, targets), or another structure of
+            tensors, numpy arrays or pandas columns with one row per sample, such as a dict; or a torch Dataset, a list of
+            items, or a DataLoader.
+        collate: makes a batch of a list of items, for Datasets whose items differ in length.
 
     Raises:
         InvalidInput: if a client is empty or has non-finite values, or if shapes or types differ between clients.
@@ -82,21 +40,28 @@ class Federation(Sequence[Client]):
     """
 
     columns: tuple[str, ...] = ()  # names of the features, if they have any
+    classes: tuple[str, ...] = ()  # names of the classes, if they have any
 
-    def __init__(self, clients: Sequence[Any]) -> None:
-        if isinstance(clients, Tensor | str | bytes | dict) or not hasattr(clients, "__len__"):
+    def __init__(self, clients: Sequence[Any] | Mapping[Any, Any], collate: Collate | None = None) -> None:
+        if isinstance(clients, Tensor | str | bytes) or not hasattr(clients, "__len__") or hasattr(clients, "columns"):
             raise InvalidInput(
                 f"clients: got {type(clients).__name__}; expected a sequence with one (inputs, targets) pair of tensors, "
                 "or one torch Dataset, per client."
             )
         if len(clients) == 0:
             raise InvalidInput("clients: the federation is empty; expected at least one client.")
-        self._clients = [_client(i, c) for i, c in enumerate(clients)]
+        if collate is not None and not callable(collate):
+            raise InvalidInput(
+                f"collate={collate!r} is invalid: expected a function that makes a batch of a list of items."
+            )
+        self.names = tuple(map(str, clients)) if isinstance(clients, Mapping) else ()
+        values = list(clients.values()) if isinstance(clients, Mapping) else clients
+        self._clients = [_client(i, c, collate) for i, c in enumerate(values)]
         self.sizes = [len(c) for c in self._clients]
-        first = _kind(_sample(self._clients[0]))
+        first = _sample(self._clients[0])
         for block, batches in self._blocks():
             for i, batch in zip(block, batches, strict=True):
-                _same(f"clients[{i}]", batch, first)
+                _same(f"clients[{i}]", batch, first, self._loose)
             _together(block, batches, finite)
 
     def __len__(self) -> int:
@@ -114,9 +79,20 @@ class Federation(Sequence[Client]):
             _together(block, batches, check)
         return self
 
+    def divided(self, split: Split, dtype: torch.dtype) -> Federation:
+        """Return the federation with samples divided into inputs and targets, and floating point ones of this type."""
+        like = copy.copy(self)
+        like._clients = [client.divided(split, dtype) for client in self._clients]
+        return like
+
+    @property
+    def _loose(self) -> bool:
+        """Whether the lengths of samples may differ: a collate function pads each batch."""
+        return any(isinstance(c, DatasetClient) and c.collate is not None for c in self._clients)
+
     def _blocks(self) -> Iterator[tuple[range, list[Batch]]]:
         """Yield consecutive clients with their data, in blocks of at most BLOCK numbers."""
-        width = sum(t.numel() for t in _sample(self._clients[0]))
+        width = sum(v.numel() for v in leaves(_sample(self._clients[0])))
         start, numbers = 0, 0
         for i, n in enumerate(self.sizes):
             if i > start and numbers + n * width > BLOCK:
@@ -157,12 +133,21 @@ class Lazy(Sequence[Client]):
 
     found: Found | None = None  # not None: the data is remote, and was tried and checked there
 
-    def __init__(self, sizes: Sequence[int], load: Callable[[int], Any], checks: Sequence[Check] = ()) -> None:
+    names: tuple[str, ...] = ()
+    _divide: tuple[Split, torch.dtype] | None = None
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        load: Callable[[int], Any],
+        checks: Sequence[Check] = (),
+        collate: Collate | None = None,
+    ) -> None:
         if not callable(load):
             raise InvalidInput(
                 f"load={load!r} is invalid: expected a function of a client's number that returns (inputs, targets)."
             )
-        self.sizes, self.load, self.checks = _sizes(sizes), load, tuple(checks)
+        self.sizes, self.load, self.checks, self.collate = _sizes(sizes), load, tuple(checks), collate
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -173,22 +158,31 @@ class Lazy(Sequence[Client]):
         i = range(len(self))[i]
         client = self._load(i)
         batch = client.take()
-        _same(f"clients[{i}]", batch, self._first)
+        _same(f"clients[{i}]", batch, self._first, self.collate is not None)
         for check in (finite, *self.checks):
             check(f"clients[{i}]", *batch)
         return client
 
     def checked(self, check: Check) -> Lazy:
         """Return a federation that also applies this check to each loaded client."""
-        return Lazy(self.sizes, self.load, (*self.checks, check))
+        like = copy.copy(self)
+        like.checks = (*self.checks, check)
+        return like
+
+    def divided(self, split: Split, dtype: torch.dtype) -> Lazy:
+        """Return the federation with samples divided into inputs and targets, and floating point ones of this type."""
+        like = copy.copy(self)
+        like.__dict__.pop("_first", None)
+        like._divide = (split, dtype)
+        return like
 
     @cached_property
-    def _first(self) -> tuple[Any, ...]:
-        return _kind(_sample(self._load(0)))
+    def _first(self) -> Batch:
+        return _sample(self._load(0))
 
     def _load(self, i: int) -> Client:
         try:
-            client = _client(i, self.load(i))
+            client = _client(i, self.load(i), self.collate)
         except Exception as error:
             error.add_note(f"fedstride: while loading clients[{i}]")
             raise
@@ -196,7 +190,7 @@ class Lazy(Sequence[Client]):
             raise InvalidInput(
                 f"clients[{i}]: load returned {len(client)} samples; expected {self.sizes[i]}, as in sizes[{i}]."
             )
-        return client
+        return client if self._divide is None else client.divided(*self._divide)
 
 
 def elsewhere(sizes: Sequence[int], found: Found) -> Lazy:
@@ -210,59 +204,28 @@ def elsewhere(sizes: Sequence[int], found: Found) -> Lazy:
     return clients
 
 
-def federation(clients: Any) -> Federation | Lazy:
-    return clients if isinstance(clients, Federation | Lazy) else Federation(clients)
+def federation(clients: Any, collate: Collate | None = None) -> Federation | Lazy:
+    """Return the clients as a federation."""
+    if not isinstance(clients, Federation | Lazy):
+        return Federation(clients, collate)
+    if collate is not None:
+        raise InvalidInput(f"collate: the clients are a {type(clients).__name__} already; give collate= to that.")
+    return clients
 
 
-def pair(name: str, value: Any) -> Client:
-    """Convert a pair of tensors or a Dataset to a client (also used for the test set)."""
-    if isinstance(value, TensorClient | DatasetClient):
-        return value
-    if isinstance(value, TensorDataset) and len(value.tensors) == 2:
-        value = value.tensors
-    if isinstance(value, Dataset):
-        if not hasattr(value, "__len__"):
-            raise InvalidInput(
-                f"{name}: an IterableDataset has no length; expected a map-style Dataset or two tensors."
-            )
-        return DatasetClient(value, name)
-    if not (isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(v, Tensor) for v in value)):
-        raise InvalidInput(
-            f"{name}: got {type(value).__name__}; expected a pair (inputs, targets) of tensors or a torch Dataset. "
-            "Convert arrays with torch.as_tensor(...)."
-        )
-    inputs, targets = value
-    if inputs.dim() == 0 or targets.dim() == 0 or len(inputs) != len(targets):
-        raise InvalidInput(
-            f"{name}: {tuple(inputs.shape)} inputs and {tuple(targets.shape)} targets do not match; "
-            "expected the same first dimension, the number of samples."
-        )
-    return TensorClient(inputs, targets)
-
-
-def _client(i: int, value: Any) -> Client:
-    client = pair(f"clients[{i}]", value)
+def _client(i: int, value: Any, collate: Collate | None) -> Client:
+    client = client_of(f"clients[{i}]", value, collate)
     if len(client) == 0:
         raise InvalidInput(f"clients[{i}]: no samples; expected at least one. Remove empty clients.")
     return client
-
-
-def finite(name: str, inputs: Tensor, targets: Tensor) -> None:
-    for part, values in (("inputs", inputs), ("targets", targets)):
-        if values.is_floating_point() and not bool(torch.isfinite(values).all()):
-            bad = int((~torch.isfinite(values)).reshape(len(values), -1).any(1).nonzero()[0])
-            raise InvalidInput(
-                f"{name}: {part} contain NaN or infinite values (first in sample {bad}); expected finite numbers. "
-                "Clean or impute them first."
-            )
 
 
 def _together(block: range, batches: list[Batch], check: Check) -> None:
     """Check many clients at once; if that fails, one by one, to name the invalid one."""
     if len(block) > 1:
         try:
-            return check("clients", *(torch.cat(part) for part in zip(*batches, strict=True)))
-        except (InvalidInput, RuntimeError):  # RuntimeError: clients on several devices
+            return check("clients", *(joined(list(part)) for part in zip(*batches, strict=True)))
+        except (InvalidInput, RuntimeError):  # RuntimeError: several devices, or padded to several lengths
             pass
     for i, batch in zip(block, batches, strict=True):
         check(f"clients[{i}]", *batch)
@@ -272,23 +235,24 @@ def _sample(client: Client) -> Batch:
     return client.take(torch.zeros(1, dtype=torch.int64, device="cpu"))
 
 
-def _kind(batch: Batch) -> tuple[Any, ...]:
-    inputs, targets = batch
-    return inputs.shape[1:], targets.shape[1:], inputs.dtype, targets.dtype
-
-
-def _same(name: str, batch: Batch, first: tuple[Any, ...]) -> None:
-    kind = _kind(batch)
-    if kind == first:
+def _same(name: str, batch: Batch, first: Batch, loose: bool = False) -> None:
+    """Refuse samples that differ in structure, shape or type from the first client's; loose: shapes may differ."""
+    if signature_of(batch) == signature_of(first):
         return
-    for what, mine, theirs in zip(
-        ("input shape", "target shape", "input dtype", "target dtype"), kind, first, strict=True
-    ):
-        if mine != theirs:
-            shown = [tuple(v) if isinstance(v, torch.Size) else v for v in (mine, theirs)]
+    if loose or not all(isinstance(v, Tensor) for v in (*batch, *first)):
+        kinds = [[(v.dtype, v.dim()) for v in leaves(b)] for b in (batch, first)]
+        if not loose or kinds[0] != kinds[1]:
             raise InvalidInput(
-                f"{name}: {what} {shown[0]} differs from {shown[1]} of clients[0]; expected the same in all clients."
+                f"{name}: {described(batch)} differs from {described(first)} of clients[0]; expected samples of the same "
+                "structure, shapes and types in all clients."
             )
+        return
+    for what, a, b in zip(("input", "target"), batch, first, strict=True):
+        for of, mine, theirs in (("shape", tuple(a.shape[1:]), tuple(b.shape[1:])), ("dtype", a.dtype, b.dtype)):
+            if mine != theirs:
+                raise InvalidInput(
+                    f"{name}: {what} {of} {mine} differs from {theirs} of clients[0]; expected the same in all clients."
+                )
 
 
 def _sizes(given: Any) -> list[int]:

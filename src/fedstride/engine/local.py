@@ -24,10 +24,10 @@ from torch import Tensor
 from fedstride.client.chunk import Samples
 from fedstride.client.exchange import Exchange
 from fedstride.core.errors import InvalidInput, nearest
-from fedstride.core.losses import Loss, correct
 from fedstride.core.model import Replica
 from fedstride.core.rows import State, Vec
 from fedstride.engine.admission import Admitted, admit
+from fedstride.engine.evaluation import Scores, evaluation_parts, score
 from fedstride.engine.protocol import BEFORE, Contents, Order, Reply, Task
 from fedstride.engine.store import store
 from fedstride.engine.worker import Worker
@@ -35,7 +35,6 @@ from fedstride.engine.worker_count import WorkerCount
 from fedstride.oracle.choice import ORACLES
 from fedstride.wire import Aggregator
 
-EVALUATION_CHUNK = 1000  # samples; fixed, so that the bits are
 log = logging.getLogger("fedstride")
 
 
@@ -202,12 +201,13 @@ class LocalClients:
         for kept in self._stores.values():
             kept.discard()
 
-    def evaluate(self, x: Vec, stats: Vec, test: Samples, scaling: Vec | None = None) -> tuple[float, float | None]:
-        return score(self.task.loss, self.outputs(x, stats, test, evaluation_parts(len(test)), scaling))
+    def evaluate(self, x: Vec, stats: Vec, test: Samples, scaling: Vec | None = None) -> Scores:
+        results = self.outputs(x, stats, test, evaluation_parts(len(test)), scaling)
+        return score(self.task.loss, self.task.metrics, results)
 
     def outputs(
         self, x: Vec, stats: Vec, test: Samples, parts: Sequence[Tensor], scaling: Vec | None = None
-    ) -> list[tuple[Tensor, Tensor]]:
+    ) -> list[tuple[Any, Any]]:
         """(what the model says, targets) of parts of the test set."""
         return list(self.pool.map(lambda index: self.worker.outputs(x, stats, test.take(index), scaling), parts))
 
@@ -259,18 +259,6 @@ class LocalClients:
             job.exception()  # all come to an end first
         for job in jobs:
             job.result()
-
-
-def evaluation_parts(samples: int) -> list[Tensor]:
-    size = EVALUATION_CHUNK
-    return [torch.arange(i, min(i + size, samples), device="cpu") for i in range(0, samples, size)]
-
-
-def score(loss: Loss, results: Sequence[tuple[Tensor, Tensor]]) -> tuple[float, float | None]:
-    """(loss, accuracy or None) of (outputs, targets), part by part."""
-    output, targets = (torch.cat(part) for part in zip(*results, strict=True))
-    right = correct(output, targets)
-    return float(loss(output, targets)), None if right is None else float(right) / targets.numel()
 
 
 def replied(answers: Sequence[Answer], fields: State, weight: float) -> Reply:

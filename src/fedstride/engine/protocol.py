@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from fedstride.client.chunk import Samples
 from fedstride.client.exchange import Exchange
 from fedstride.core.losses import Loss
+from fedstride.core.metrics import Metric
 from fedstride.core.rows import State, Vec
 from fedstride.data.federation import Federation, Lazy
+from fedstride.engine.evaluation import Scores
 
 BEFORE = -1  # the round of an exchange before the first
 
@@ -41,6 +43,8 @@ class Task:
     normalise: bool = False  # inputs are scaled before the model sees them, as orders say: see core/normalise.py
     folder: Path | None = None  # of the checkpoints
     keep: int = 1  # so many of them
+    metrics: Mapping[str, Metric] = field(default_factory=dict)  # beside loss and accuracy, of the test set
+    plain: bool = True  # inputs, outputs and targets are single tensors
 
 
 @dataclass(frozen=True)
@@ -88,8 +92,8 @@ class Clients(Protocol):
         """Roll back this round's client state."""
         ...
 
-    def evaluate(self, x: Vec, stats: Vec, test: Samples, scaling: Vec | None = None) -> tuple[float, float | None]:
-        """(loss, accuracy or None) of a model; scaling: of its inputs, if they are normalised."""
+    def evaluate(self, x: Vec, stats: Vec, test: Samples, scaling: Vec | None = None) -> Scores:
+        """Return "loss", "accuracy" (or None) and the metrics of a model; scaling: of its inputs, if normalised."""
         ...
 
     def state(self) -> dict[str, Tensor]:

@@ -14,11 +14,13 @@ from torch import Tensor
 from fedstride.client.chunk import Chunk, Samples, Spans
 from fedstride.client.context import Context
 from fedstride.client.exchange import Exchange, Upload
+from fedstride.core.batch import Batch, moved
 from fedstride.core.errors import FedstrideError
 from fedstride.core.model import Replica, likes_channels_last
 from fedstride.core.normalise import INPUTS, scaled, scaled_by_itself
 from fedstride.core.rows import Col, Rows, State, Vec
-from fedstride.data.federation import Lazy, TensorClient
+from fedstride.data.clients import TensorClient
+from fedstride.data.federation import Lazy
 from fedstride.engine import processor
 from fedstride.engine.protocol import Order, Task
 from fedstride.oracle.choice import Case, choose
@@ -38,7 +40,7 @@ class Scaled:
     def __len__(self) -> int:
         return len(self.samples)
 
-    def take(self, index: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def take(self, index: Tensor | None = None) -> Batch:
         inputs, targets = self.samples.take(index)
         return scaled(inputs, self.scaling), targets
 
@@ -132,15 +134,13 @@ class Worker:
             upload = self.exchanges[order.kind].work(chunk, x, memory)
         return upload, chunk.stats if task.buffers == "local" else None
 
-    def outputs(
-        self, x: Vec, stats: Vec, batch: tuple[Tensor, Tensor], scaling: Vec | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def outputs(self, x: Vec, stats: Vec, batch: Batch, scaling: Vec | None = None) -> tuple[Any, Any]:
         """(what a model says of inputs, their targets)."""
         replica = self._replica()
         replica.bind(x)
         replica.bind_stats(stats)
         replica.module.eval()
-        inputs, targets = (t.to(replica.device) for t in batch)
+        inputs, targets = (moved(part, replica.device) for part in batch)
         inputs = inputs if scaling is None else scaled(inputs, scaling)
         with self._surroundings(), torch.no_grad():
             return replica(inputs), targets
@@ -152,14 +152,14 @@ class Worker:
             if len(clients) > 1 and clients not in chunks:
                 del spans[clients]
 
-    def _largest_batch(self) -> tuple[int, tuple[Tensor, Tensor]]:
+    def _largest_batch(self) -> tuple[int, Batch]:
         task = self.task
         sizes = task.clients.sizes
         largest = max(range(len(sizes)), key=sizes.__getitem__)
         most = sizes[largest] if task.full else min(sizes[largest], task.batch_size or sizes[largest])
         inputs, targets = task.clients[largest].take(torch.arange(most, device="cpu"))
         inputs = scaled_by_itself(inputs) if task.normalise else inputs  # vmap is tried out on its values
-        return largest, (inputs.to(self.device), targets.to(self.device))
+        return largest, (moved(inputs, self.device), moved(targets, self.device))
 
     def _scaled(self, client: int, samples: Samples, scaling: Vec) -> Samples:
         """Samples with normalised inputs. Those of clients in memory are kept: spans know samples by their tensors."""

@@ -11,13 +11,14 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from fedstride.core.batch import Batch, leaves, samples_of, selected
 from fedstride.core.errors import Refused
 from fedstride.core.losses import Loss
 from fedstride.core.model import Replica, own_randomness
 from fedstride.core.rows import repeat
 from fedstride.oracle.linear import Form, form_of
 from fedstride.oracle.loop import Loop
-from fedstride.oracle.protocol import Batch, Meter
+from fedstride.oracle.protocol import Meter
 from fedstride.oracle.vmap import Vmap
 
 ORACLES = ("auto", "linear", "vmap", "loop")
@@ -64,7 +65,7 @@ def choose(case: Case, oracle: str = "auto", chunk: int | None = None) -> Choice
             'Local: oracle="linear" with a model or a loss without a closed form. Use "vmap", "loop" or "auto".'
         )
     # Use the formula if there is one: importing torch's counter takes more than a second.
-    flops = step_flops(case.model, case.loss, case.batch) if form is None else form.flops(len(case.batch[0]))
+    flops = step_flops(case.model, case.loss, case.batch) if form is None else form.flops(samples_of(case.batch[0]))
     enough = math.ceil(LAUNCH_BOUND / max(flops, 1.0))
     fitting = max(1, min(enough, LARGEST_CHUNK, CHUNK_NUMBERS // _numbers(case)))
     if form is not None and oracle != "vmap":
@@ -86,15 +87,15 @@ def choose(case: Case, oracle: str = "auto", chunk: int | None = None) -> Choice
 
 def step_flops(model: nn.Module, loss: Loss, batch: Batch) -> float:
     """Return the FLOPs of one loss and its gradient, extrapolated from a few samples."""
-    replica, few = Replica(model), (batch[0][:8], batch[1][:8])
+    replica, few = Replica(model), selected(batch, slice(8))
     with FlopCounterMode(display=False) as counter, torch.enable_grad(), own_randomness(replica.device):
         Loop(replica, loss, [few], Meter(1)).grad(replica.row()[None])
-    return float(counter.get_total_flops()) * len(batch[0]) / len(few[0])
+    return float(counter.get_total_flops()) * samples_of(batch[0]) / samples_of(few[0])
 
 
 def _numbers(case: Case) -> int:
     model = sum(p.numel() for p in case.model.parameters() if p.requires_grad)
-    return model + case.batch[0].numel()
+    return model + sum(int(v.numel()) for v in leaves(case.batch[0]))
 
 
 def _against_vmap(case: Case) -> str | None:
@@ -107,7 +108,7 @@ def _against_vmap(case: Case) -> str | None:
         return "the objective compares the features of several models"
     if any(isinstance(m, nn.RNNBase) for m in case.model.modules()):
         return RECURRENT
-    few = (case.batch[0][:4], case.batch[1][:4])
+    few = selected(case.batch, slice(4))
     replica = Replica(case.model)
     replica.train()
     W = repeat(replica.row(), 2)

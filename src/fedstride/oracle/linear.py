@@ -15,10 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedstride.core import losses
+from fedstride.core.batch import Batch
 from fedstride.core.losses import Loss
 from fedstride.core.rows import Col, Rows, Vec, repeat
 from fedstride.models.network import Network
-from fedstride.oracle.protocol import Batch, Meter, Ray
+from fedstride.oracle.protocol import Meter, Ray
 
 CHANGED = ("forward", "features", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 Part = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -77,6 +78,8 @@ class Form:
 
 def form_of(model: nn.Module, loss: Loss, batch: Batch) -> Form | None:
     """Return the closed form of a model and its loss, or None. Recognises only layers and losses of known types."""
+    if not all(isinstance(part, Tensor) for part in batch):
+        return None
     layer = _layer(model, batch[0].dim())
     if layer is None or not all(p.requires_grad for p in layer.parameters()):
         return None

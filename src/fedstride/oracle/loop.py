@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fedstride.core.batch import Batch, called, samples_of
 from fedstride.core.losses import Loss
 from fedstride.core.model import Replica, own_randomness
 from fedstride.core.rows import Col, Rows
-from fedstride.oracle.protocol import Batch, Contrast, Meter
+from fedstride.oracle.protocol import Contrast, Meter
 
 
 class Loop:
@@ -45,7 +46,7 @@ class Loop:
         with torch.no_grad():
             for i in range(len(W)):
                 L[i, 0] = self._value(i, W[i])[0]
-                self.meter.forwards[self.rows[i]] += len(self.batches[i][0])
+                self.meter.forwards[self.rows[i]] += samples_of(self.batches[i][0])
         return L
 
     def grad(self, W: Rows) -> tuple[Col, Rows]:
@@ -58,7 +59,7 @@ class Loop:
                 part.zero_() if g is None else part.copy_(g)  # for any layout of g
             if self.stats is not None and self.moves_stats:
                 self.stats[self.rows[i]] = self.replica.stats()
-            self.meter.gradients[self.rows[i]] += len(self.batches[i][0])
+            self.meter.gradients[self.rows[i]] += samples_of(self.batches[i][0])
         self.moves_stats, self.data_loss = False, D
         return L, G
 
@@ -84,12 +85,12 @@ class Loop:
         at = self.rows[i]
         if self.contrast is not None and at not in self.others:
             self.others[at] = self.contrast.others(replica, at, inputs)
-            self.meter.forwards[at] += len(inputs) * len(self.others[at])
+            self.meter.forwards[at] += samples_of(inputs) * len(self.others[at])
         replica.bind(row)  # last, because the backward pass reads the parameters again
         if self.contrast is None:
             data = self.criterion(replica(inputs), targets)
             return data, data
-        extra = self.contrast.value(replica.module.features(inputs), self.others[at])  # type: ignore[operator]
+        extra = self.contrast.value(called(replica.module.features, inputs), self.others[at])  # type: ignore[arg-type]
         self._bind_stats(i)  # undo the changes of the features' pass
         data = self.criterion(replica(inputs), targets)
         return data + extra, data

@@ -7,10 +7,10 @@ from typing import Protocol
 
 from torch import Tensor
 
+from fedstride.core.batch import Tree
 from fedstride.core.model import Replica
 from fedstride.core.rows import Col, Rows
 
-Batch = tuple[Tensor, Tensor]
 Ray = Callable[[Col, list[int]], Col]  # (step sizes, rows) -> the loss of these rows at these steps along a direction
 
 
@@ -29,7 +29,7 @@ class Oracle(Protocol):
 class Contrast(Protocol):
     """A loss term that compares a client's features with those of other models (MOON)."""
 
-    def others(self, replica: Replica, row: int, inputs: Tensor) -> tuple[Tensor, ...]: ...
+    def others(self, replica: Replica, row: int, inputs: Tree) -> tuple[Tensor, ...]: ...
 
     def value(self, z: Tensor, others: tuple[Tensor, ...]) -> Tensor: ...
 

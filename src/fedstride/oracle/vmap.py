@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
+from fedstride.core.batch import Batch, Tree, joined, samples_of, selected, signature_of
 from fedstride.core.losses import Loss
-from fedstride.core.model import Replica
+from fedstride.core.model import Replica, full_precision
 from fedstride.core.rows import Col, Rows
 from fedstride.oracle.loop import Loop
-from fedstride.oracle.protocol import Batch, Meter
+from fedstride.oracle.protocol import Meter
 
 
 class Vmap:
@@ -33,9 +35,11 @@ class Vmap:
         self.replica, self.criterion, self.meter = replica, loss, meter
         self.rows = list(range(len(batches))) if rows is None else list(rows)  # positions in the chunk
         self.alone = Loop(replica, loss, batches, meter, rows=self.rows)
-        self.sizes = [len(inputs) for inputs, _ in batches]
-        of_size = {n: [i for i, size in enumerate(self.sizes) if size == n] for n in dict.fromkeys(self.sizes)}
-        self.groups = [(some, *_stacked([batches[i] for i in some])) for some in of_size.values()]
+        self.sizes = [samples_of(inputs) for inputs, _ in batches]
+        alike: dict[Any, list[int]] = {}
+        for i, (n, batch) in enumerate(zip(self.sizes, batches, strict=True)):
+            alike.setdefault(n if isinstance(batch[0], Tensor) else (n, signature_of(batch)), []).append(i)
+        self.groups = [(some, *_stacked([batches[i] for i in some])) for some in alike.values()]
 
     def loss(self, W: Rows) -> Col:
         L = W.new_empty(len(W), 1)
@@ -79,7 +83,7 @@ class Vmap:
         for members, inputs, targets in self.groups:
             kept = [j for j, i in enumerate(members) if i in place]
             if kept:
-                some.groups.append(([place[members[j]] for j in kept], inputs[kept], targets[kept]))
+                some.groups.append(([place[members[j]] for j in kept], selected(inputs, kept), selected(targets, kept)))
         return some
 
     def _views(self, W: Rows, some: list[int]) -> tuple[Tensor, ...]:
@@ -88,11 +92,13 @@ class Vmap:
         split = torch.split(some_rows, self.replica.sizes, 1)
         return tuple(part.view(-1, *shape) for part, shape in zip(split, self.replica.shapes, strict=True))
 
-    def _value(self, parameters: tuple[Tensor, ...], inputs: Tensor, targets: Tensor) -> Tensor:
+    def _value(self, parameters: tuple[Tensor, ...], inputs: Tree, targets: Tree) -> Tensor:
         named = dict(zip(self.replica.names, parameters, strict=True))
-        output = functional_call(self.replica.module, named, (inputs,))
-        return self.criterion(output.to(self.replica.dtype) if output.dtype is torch.bfloat16 else output, targets)
+        args, kwargs = ((), inputs) if isinstance(inputs, dict) else (inputs, None)
+        args = (args,) if isinstance(args, Tensor) else tuple(args)
+        output = functional_call(self.replica.module, named, args, kwargs)
+        return self.criterion(full_precision(output, self.replica.dtype), targets)
 
 
 def _stacked(batches: Sequence[Batch]) -> Batch:
-    return torch.stack([b[0] for b in batches]), torch.stack([b[1] for b in batches])
+    return joined([b[0] for b in batches], torch.stack), joined([b[1] for b in batches], torch.stack)

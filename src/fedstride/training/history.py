@@ -68,6 +68,16 @@ class History(Sequence[Row]):
         longer.append(row)
         return longer
 
+    def amended(self, row: Row) -> History:
+        """Return this history with another last row."""
+        shorter = History()
+        shorter.blocks, shorter.lines = list(self.blocks), list(self.lines)
+        if not shorter.lines:
+            shorter.lines = zlib.decompress(shorter.blocks.pop()).decode().splitlines()
+        shorter.lines.pop()
+        shorter.append(row)
+        return shorter
+
     def __len__(self) -> int:
         return BLOCK * len(self.blocks) + len(self.lines)
 
@@ -76,7 +86,10 @@ class History(Sequence[Row]):
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):
-            return [row[key] for row in self]
+            rows = list(self)
+            if rows and not any(key in row for row in rows):
+                raise KeyError(key)
+            return [row.get(key) for row in rows]  # metrics of callbacks may come and go
         lines = self.lines if isinstance(key, int) and -len(self.lines) <= key < 0 else self.text().splitlines()
         return [json.loads(line) for line in lines[key]] if isinstance(key, slice) else json.loads(lines[key])
 
@@ -97,7 +110,9 @@ class History(Sequence[Row]):
     def frame(self) -> pd.DataFrame:
         import pandas as pd
 
-        return pd.DataFrame(list(self), columns=list(COLUMNS))
+        rows = list(self)
+        own = dict.fromkeys(name for row in rows for name in row if name not in COLUMNS)
+        return pd.DataFrame(rows, columns=[*COLUMNS, *own])
 
     def _compressed(self) -> bytes:
         return zlib.compress("".join(line + "\n" for line in self.lines).encode())

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from fedstride.core import losses
-from fedstride.core.errors import InvalidInput, Refused
+from fedstride.core.batch import Tree, described, leaves, logits_of, moved, selected, split_of, tensors_of
+from fedstride.core.errors import InvalidInput, Refused, tell
 from fedstride.core.losses import Loss
 from fedstride.core.model import Replica, probe
 from fedstride.core.normalise import features_of, scaled_by_itself
-from fedstride.data.federation import Client, Federation, Found, Lazy, TensorClient, finite, pair
+from fedstride.data.clients import Client, Collate, TensorClient, client_of, finite
+from fedstride.data.federation import Federation, Found, Lazy
 from fedstride.training.scales import LOOK
 
 PROBE = 8  # samples of the largest client that try out model and loss
@@ -21,21 +23,31 @@ PROBE = 8  # samples of the largest client that try out model and loss
 
 @dataclass(frozen=True)
 class Probed:
-    """What one forward pass tells about model and loss; and the clients, whose targets fit both."""
+    """What one forward pass tells about model and loss; clients and test set, divided into inputs and targets."""
 
     clients: Federation | Lazy
+    test: Client | None
     loss: Loss
     reduction: str | None
     moving: tuple[str, ...]
     random: bool
     features: int  # of an input: see core/normalise.py
-    inputs: Tensor | None = None  # a few, where the data is here
+    inputs: Any = None  # a few, where the data is here
+    output: Any = None  # for some of these inputs
 
 
 def try_out(
     model: nn.Module, loss: str | Loss, clients: Federation | Lazy, test: Client | None, normalise: bool = False
 ) -> Probed:
-    """normalise: the model will see inputs that are normalised."""
+    """Run model and loss on a few samples, and check all data against both.
+
+    Args:
+        model: the model.
+        loss: as in fs.train().
+        clients: the federation, with batches as the user gave them.
+        test: the test set, likewise.
+        normalise: the model will see inputs that are normalised.
+    """
     replica = Replica(model)
     criterion = losses.resolve(loss)
     if not bool(torch.isfinite(replica.row()).all()):
@@ -47,35 +59,29 @@ def try_out(
     elif test is not None:
         where, samples = "test", test
     else:
-        return Probed(clients, criterion, found.reduction, found.moving, found.random, found.features)
-    inputs, targets = samples.take(torch.arange(min(len(samples), PROBE), device="cpu"))
-    _dtypes(where, inputs, targets, replica.dtype)
-    if test is not None:
-        _dtypes("test", *test.take(), replica.dtype)
-    if normalise and not inputs.is_floating_point():
-        raise Refused(
-            f"normalise=True with inputs of type {inputs.dtype}: whole numbers such as token ids name things, and have no "
-            "mean. Use normalise=False, or convert quantities with inputs.float()."
-        )
-    features = features_of(inputs.shape[1:])
+        return Probed(clients, None, criterion, found.reduction, found.moving, found.random, found.features)
+    few = torch.arange(min(len(samples), PROBE), device="cpu")
+    batch = samples.batch(few)
+    split = split_of(batch, model, loss, where)
+    _say_types(where, batch, replica.dtype)
+    samples = samples.divided(split, replica.dtype)
+    clients = clients if found is not None else clients.divided(split, replica.dtype)
+    test = None if test is None else test.divided(split, replica.dtype)
+    inputs, targets = samples.take(few)
+    if normalise:
+        _can_be_normalised(inputs)
+    features = features_of(inputs.shape[1:]) if isinstance(inputs, Tensor) else 0
     raw = None if found is not None else samples.inputs[:LOOK] if isinstance(samples, TensorClient) else inputs
-    inputs, targets = inputs.to(replica.device), targets.to(replica.device)
+    inputs, targets = moved(inputs, replica.device), moved(targets, replica.device)
     inputs = scaled_by_itself(inputs) if normalise else inputs
-    try:
-        output, moving, random = probe(model, inputs)
-    except Exception as error:
-        raise InvalidInput(
-            f"model: it fails on {where}'s inputs of shape {tuple(inputs.shape)} and type {inputs.dtype}: {error}"
-        ) from error
-    if not isinstance(output, Tensor):
-        raise InvalidInput(f"model: it returns {type(output).__name__}; expected one tensor.")
-    if not output.requires_grad:
-        raise InvalidInput("model: its output has no gradient; expected one that depends on its trainable parameters.")
-    output = output.detach()
+    output, moving, random = _forward(model, inputs, where)
+    criterion = losses.for_output(criterion, output)
+    logits = logits_of(output)
 
-    def meaningful(name: str, inputs: Tensor, targets: Tensor) -> None:
-        _values(criterion, name, targets)
-        _labels(criterion, output, name, targets)
+    def meaningful(name: str, inputs: Tree, targets: Tree) -> None:
+        if isinstance(targets, Tensor) and isinstance(logits, Tensor):
+            _values(losses.inner(criterion), name, targets)
+            _labels(losses.inner(criterion), logits.detach(), name, targets)
 
     checked = clients.checked(meaningful) if found is None else clients
     meaningful(where, inputs, targets)  # loaded before there was a check
@@ -84,7 +90,45 @@ def try_out(
     _scalar(criterion, output, targets)
     if found is None:
         found = Found(losses.reduction(criterion, output, targets), moving, random, features)
-    return Probed(checked, criterion, found.reduction, found.moving, found.random, found.features, raw)
+    return Probed(checked, test, criterion, found.reduction, found.moving, found.random, found.features, raw, output)
+
+
+def _forward(model: nn.Module, inputs: Tree, where: str) -> tuple[Any, tuple[str, ...], bool]:
+    try:
+        output, moving, random = probe(model, inputs)
+    except Exception as error:
+        what = (
+            f"inputs of shape {tuple(inputs.shape)} and type {inputs.dtype}"
+            if isinstance(inputs, Tensor)
+            else f"inputs {described(inputs)}"
+        )
+        raise InvalidInput(f"model: it fails on {where}'s {what}: {error}") from error
+    found = tensors_of(output)
+    if not found:
+        raise InvalidInput(f"model: it returns {type(output).__name__} without tensors; expected a tensor or several.")
+    if not any(v.requires_grad for v in found):
+        raise InvalidInput("model: its output has no gradient; expected one that depends on its trainable parameters.")
+    return output, moving, random
+
+
+def _say_types(name: str, batch: Tree, wanted: torch.dtype) -> None:
+    """Say that floating point data is converted to the type of the model."""
+    odd = sorted({str(v.dtype) for v in leaves(batch) if v.is_floating_point() and v.dtype != wanted})
+    if odd:
+        tell(f"{name}: the data is {', '.join(odd)} and the model is {wanted}; the data is converted.")
+
+
+def _can_be_normalised(inputs: Tree) -> None:
+    if not isinstance(inputs, Tensor):
+        raise Refused(
+            f"normalise=True with inputs {described(inputs)}: only a single tensor is normalised. Use normalise=False, and "
+            "scale the parts that are quantities yourself."
+        )
+    if not inputs.is_floating_point():
+        raise Refused(
+            f"normalise=True with inputs of type {inputs.dtype}: whole numbers such as token ids name things, and have no "
+            "mean. Use normalise=False, or convert quantities with inputs.float()."
+        )
 
 
 def found_elsewhere(clients: Federation | Lazy) -> Found | None:
@@ -92,23 +136,20 @@ def found_elsewhere(clients: Federation | Lazy) -> Found | None:
     return clients.found if isinstance(clients, Lazy) else None
 
 
-def _dtypes(name: str, inputs: Tensor, targets: Tensor, wanted: torch.dtype) -> None:
-    for part, values in (("inputs", inputs), ("targets", targets)):
-        if values.is_floating_point() and values.dtype != wanted:
-            raise InvalidInput(
-                f"{name}: {part} are {values.dtype} and the model is {wanted}; expected the same. "
-                f"Convert with {part}.to({wanted}) or model.to({values.dtype})."
-            )
-
-
-def _scalar(loss: Loss, output: Tensor, targets: Tensor) -> None:
+def _scalar(loss: Loss, output: Any, targets: Tree) -> None:
     try:
-        value = loss(output.clone().requires_grad_(), targets)
+        value = loss(output, targets)
+    except InvalidInput:
+        raise
     except Exception as error:
-        raise InvalidInput(
-            f"loss: it fails on outputs of shape {tuple(output.shape)} ({output.dtype}) and targets of shape "
-            f"{tuple(targets.shape)} ({targets.dtype}): {error}"
-        ) from error
+        if isinstance(output, Tensor) and isinstance(targets, Tensor):
+            what = (
+                f"outputs of shape {tuple(output.shape)} ({output.dtype}) and targets of shape "
+                f"{tuple(targets.shape)} ({targets.dtype})"
+            )
+        else:
+            what = f"outputs {described(output)} and targets {described(targets)}"
+        raise InvalidInput(f"loss: it fails on {what}: {error}") from error
     if not isinstance(value, Tensor) or value.dim() > 0:
         found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise InvalidInput(
@@ -153,21 +194,25 @@ def _breaks(loss: Loss, output: Tensor, bad: Tensor) -> bool:
     return False
 
 
-def test_of(test: Any, clients: Federation | Lazy) -> Client | None:
+def test_of(test: Any, clients: Federation | Lazy, collate: Collate | None = None) -> Client | None:
+    """Return the test set, after checking that its samples are like those of the clients."""
     if test is None:
         return None
-    data = pair("test", test)
+    data = client_of("test", test, collate)
     if len(data) == 0:
         raise InvalidInput("test: it has no samples; expected at least one, or test=None.")
-    inputs, targets = data.take()
-    finite("test", inputs, targets)
+    whole = data.take()
+    finite("test", *whole)
     if found_elsewhere(clients) is not None:
         return data
     first = clients[0].take(torch.arange(1, device="cpu"))
-    for part, mine, theirs in zip(("inputs", "targets"), (inputs, targets), first, strict=True):
-        if mine.shape[1:] != theirs.shape[1:] or mine.dtype != theirs.dtype:
-            raise InvalidInput(
-                f"test: {part} of shape {tuple(mine.shape[1:])} and type {mine.dtype} per sample differ from the clients' "
-                f"{tuple(theirs.shape[1:])} and {theirs.dtype}; expected the same."
-            )
+    if collate is None and described_sample(whole) != described_sample(first):
+        raise InvalidInput(
+            f"test: samples are {described_sample(whole)} (inputs, targets), and the clients' are "
+            f"{described_sample(first)}; expected the same."
+        )
     return data
+
+
+def described_sample(batch: Tree) -> str:
+    return described(selected(batch, 0))

@@ -20,9 +20,18 @@ from fedstride.core.rows import Vec
 from fedstride.training.history import History, Row
 
 
+@dataclass(frozen=True)
+class Best:
+    """The best round of a run with stop=fs.EarlyStopping(...)."""
+
+    round: int
+    metrics: Row  # the round's row of the history
+    model: nn.Module
+
+
 @dataclass
 class Run:
-    """A finished run, or what a divergence left of it."""
+    """A finished run, or the part of it that an interruption or a divergence left."""
 
     model: nn.Module
     x: Vec
@@ -30,6 +39,8 @@ class Run:
     algorithm: Algorithm | None = None
     engine: dict[str, Any] = field(default_factory=dict)  # how gradients were computed, and by how many workers
     facts: dict[str, Any] = field(default_factory=dict)  # of the data: see app/diagnose/facts.py
+    ended: str = "finished"  # "stopped" by early stopping or a callback, or "interrupted" by Ctrl-C
+    best: Best | None = None  # for stop=
 
     def save(self, folder: str | Path) -> Path:
         """Write model.safetensors, run.safetensors and history.jsonl into a folder."""
@@ -40,7 +51,7 @@ class Run:
         if isinstance(self.model, Normalised):
             about["normalised"] = True
         write_tensors(folder / "model.safetensors", weights, about)
-        meta = {"algorithm": repr(self.algorithm), "engine": self.engine, "facts": self.facts}
+        meta = {"algorithm": repr(self.algorithm), "engine": self.engine, "facts": self.facts, "ended": self.ended}
         write_tensors(folder / "run.safetensors", {"x": self.x}, meta)
         replace_file(folder / "history.jsonl", self.history.text())
         return folder
@@ -99,7 +110,7 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
     described = isinstance(engine, dict) and isinstance(facts, dict)
     if x is None or x.dim() != 1 or not x.is_floating_point() or not described:
         raise Corrupt(f"load: {folder / 'run.safetensors'} holds no model of a run.")
-    return Run(own.eval(), x, History(_rows(folder / "history.jsonl")), engine=engine, facts=facts)
+    return Run(own.eval(), x, History(_rows(folder / "history.jsonl")), engine=engine, facts=facts, ended=str(about.get("ended", "finished")))
 
 
 def _rows(path: Path) -> list[Row]:

@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedstride.core.batch import leaves
 from fedstride.core.errors import Corrupt, InvalidInput
 from fedstride.core.files import read_tensors
 from fedstride.core.rows import Vec, seed_of
-from fedstride.data.federation import Federation, Lazy, TensorClient
+from fedstride.data.clients import DatasetClient
+from fedstride.data.federation import Federation, Lazy
 from fedstride.training import checkpoint
 from fedstride.training.checkpoint import Checkpoints, Clock
 from fedstride.training.setup import Setup
@@ -105,10 +107,10 @@ def identity(setup: Setup, x: Vec) -> dict[str, Any]:
 
 def _digest(clients: Federation | Lazy) -> int | None:
     """Return a digest of a few samples of a few clients; None for data that may differ each time they are read."""
-    if isinstance(clients, Lazy) or not all(isinstance(c, TensorClient) for c in clients):
+    if isinstance(clients, Lazy) or any(isinstance(c, DatasetClient) for c in clients):
         return None
     few = torch.arange(1, device="cpu")
-    return seed_of(*(str(v.tolist()) for i in range(min(20, len(clients))) for v in clients[i].take(few)))
+    return seed_of(*(str(v.tolist()) for i in range(min(20, len(clients))) for v in leaves(clients[i].take(few))))
 
 
 def _oracle(about: dict[str, Any]) -> str:

@@ -10,6 +10,8 @@ remember of a round is provisional until the caller calls setup.clients.commit()
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,6 +21,7 @@ from fedstride.algorithm.privacy import Privacy
 from fedstride.core.normalise import INPUTS
 from fedstride.core.rows import State, Vec, dot, generator, norm, sq
 from fedstride.engine import Order, Reply
+from fedstride.engine.evaluation import Scores
 from fedstride.training.attempt import Attempt, FailedAttempt, relative_error
 from fedstride.training.history import Row
 from fedstride.training.setup import Setup
@@ -238,11 +241,26 @@ def average_iterates(setup: Setup, state: TrainingState, x: Vec) -> Vec:
 def evaluate(setup: Setup, after: TrainingState) -> Row:
     """Return the columns test_loss and test_accuracy, for the read-out; nothing if this round is not evaluated."""
     done = after.round + 1  # its row is not in the history yet
-    if setup.test is None or (done % setup.evaluate_every and done != setup.task.rounds):
-        return {}
+    if not setup.tests or (done % setup.evaluate_every and done != setup.task.rounds):
+        return dict.fromkeys(setup.task.metrics)
     output = read_out(setup.algorithm, after)
-    loss, accuracy = setup.clients.evaluate(output, after.stats, setup.test, after.scaling)
-    return {"test_loss": loss, "test_accuracy": accuracy}
+    scores = [setup.clients.evaluate(output, after.stats, test, after.scaling) for test in setup.tests]
+    return test_columns(scores, setup.task.metrics)
+
+
+def test_columns(scores: Sequence[Scores], metrics: Iterable[str]) -> Row:
+    """Return the scores of one test set; of several, one per client, their means, and how the clients differ."""
+    row: Row = {}
+    for name, column in {"loss": "test_loss", "accuracy": "test_accuracy", **{m: m for m in metrics}}.items():
+        values = [s[name] for s in scores]
+        known = [v for v in values if v is not None]
+        row[column] = sum(known) / len(known) if len(known) == len(values) else None
+    if len(scores) > 1:
+        losses = row["test_accuracy"] is None
+        values = sorted(float(s["loss" if losses else "accuracy"] or 0.0) for s in scores)
+        worst = (values[::-1] if losses else values)[: max(1, len(values) // 10)]
+        row |= {"test_worst_decile": sum(worst) / len(worst), "test_spread": statistics.pstdev(values)}
+    return row
 
 
 def history_row(

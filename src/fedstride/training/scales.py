@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedstride.data.federation import Federation, Lazy, TensorClient
+from fedstride.data.clients import TensorClient
+from fedstride.data.federation import Federation, Lazy
 
 FAR = 100  # how far the scales of features may differ, and a mean exceed its deviation
 LEAST = 8  # samples, below which scales say nothing
@@ -17,7 +18,7 @@ CLIENTS = 8  # ... so many clients ...
 NUMBERS = 2**21  # ... and numbers of all of them together
 
 
-def look_at_scales(clients: Federation | Lazy, largest: Tensor | None, private: bool) -> tuple[str, list[list[Any]]]:
+def look_at_scales(clients: Federation | Lazy, largest: Any, private: bool) -> tuple[str, list[list[Any]]]:
     """Look for columns whose scales differ so much that no step size suits all of them.
 
     A column's scale is the root mean square of its entries that are not zero: sparse and one-hot columns have the scale of
@@ -28,7 +29,7 @@ def look_at_scales(clients: Federation | Lazy, largest: Tensor | None, private: 
     Returns (a warning, "" if there is no need for one; [name or index, scale] of the smallest and the largest column, if
     their scales are far apart).
     """
-    if largest is None or largest.dim() != 2 or not largest.is_floating_point():
+    if not isinstance(largest, Tensor) or largest.dim() != 2 or not largest.is_floating_point():
         return "", []
     few = max(1, min(LOOK, NUMBERS // ((CLIENTS + 1) * max(1, largest.shape[1]))))
     others = clients[:CLIENTS] if isinstance(clients, Federation) else []

@@ -17,6 +17,7 @@ from fedstride.client.local import LocalOptions
 from fedstride.core.model import Replica
 from fedstride.engine import Clients, Task
 from fedstride.training.guard import Guard
+from fedstride.training.stop import EarlyStopping
 
 
 class Trial(Protocol):
@@ -52,9 +53,10 @@ class Setup:
     clients: Clients  # the federation, opened by an engine
     sampler: Sampler
     steps: Callable[[int, int], int]  # (round, client) -> local steps
-    test: Samples | None = None
+    tests: Sequence[Samples] = ()  # the test set, or one for each client
     evaluate_every: int = 1
     guard: Guard = field(default_factory=Guard)
+    stop: EarlyStopping | None = None
     facts: dict[str, Any] = field(default_factory=dict)  # about the data, for run.facts
 
     @cached_property

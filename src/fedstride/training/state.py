@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedstride.algorithm import Algorithm
 from fedstride.core.errors import Corrupt
@@ -21,7 +21,7 @@ from fedstride.core.rows import State, Vec
 from fedstride.engine import Contents
 from fedstride.training import checkpoint
 from fedstride.training.history import History
-from fedstride.training.result import Run
+from fedstride.training.result import Best, Run
 from fedstride.training.setup import Setup
 from fedstride.wire import feedback
 
@@ -43,6 +43,10 @@ class TrainingState:
     # ... the largest root mean square norm that a round's messages had so far, by kind
     releases: int = 0  # private sums released so far
     unbilled: int = 0  # bytes sent before the first round, to be counted in its row
+    best_x: Vec | None = None  # read-out of the best round, for stop=
+    best_stats: Vec | None = None
+    best: dict[str, float] = field(default_factory=lambda: {"round": 0, "score": 0.0, "waited": 0})
+    # ... the best round, its score (larger is better), and the evaluations since then
     history: History = field(default_factory=History)
 
     @property
@@ -73,13 +77,42 @@ def read_out(algorithm: Algorithm, state: TrainingState) -> Vec:
     return state.average if algorithm.readout == "average" else state.x
 
 
-def run_of(setup: Setup, state: TrainingState) -> Run:
+def run_of(setup: Setup, state: TrainingState, ended: str = "finished") -> Run:
     """Return the run so far, as a user gets it."""
-    model = Replica(setup.task.model, setup.task.moving).exported(read_out(setup.algorithm, state), state.stats)
-    engine = setup.clients.about()
-    if state.scaling is not None:
-        model, engine = Normalised.by(model, state.scaling).eval(), {**engine, "normalise": True}
-    return Run(model, state.x, state.history, setup.algorithm, engine, setup.facts)
+    stop, best = setup.stop, None
+    if state.best_x is not None and state.best_stats is not None:
+        number = int(state.best["round"])
+        best = Best(number, state.history[number - 1], exported(setup, state, state.best_x, state.best_stats))
+    if best is not None and stop is not None and stop.keep == "best":
+        model = best.model
+    else:
+        model = exported(setup, state, read_out(setup.algorithm, state), state.stats)
+    engine = {**setup.clients.about(), **({} if state.scaling is None else {"normalise": True})}
+    return Run(model, state.x, state.history, setup.algorithm, engine, setup.facts, ended, best)
+
+
+def exported(setup: Setup, state: TrainingState, parameters: Vec, stats: Vec) -> nn.Module:
+    """Return a model for the user, with its own memory; it takes raw inputs."""
+    model = Replica(setup.task.model, setup.task.moving).exported(parameters, stats)
+    return model if state.scaling is None else Normalised.by(model, state.scaling).eval()
+
+
+def remember_best(setup: Setup, state: TrainingState) -> TrainingState:
+    """Return the state with the last round as the best one, if it is; else with one more evaluation to wait."""
+    stop, row = setup.stop, state.history[-1]
+    if stop is None or stop.score(row) is None:
+        return state
+    known = None if state.best_x is None else state.best["score"]
+    if not stop.improves(row, known):
+        return replace(state, best={**state.best, "waited": state.best["waited"] + 1})
+    found: dict[str, float] = {"round": state.round, "score": stop.score(row) or 0.0, "waited": 0}
+    return replace(state, best=found, best_x=read_out(setup.algorithm, state), best_stats=state.stats)
+
+
+def is_over(setup: Setup, state: TrainingState) -> bool:
+    """Whether early stopping ends the run."""
+    stop = setup.stop
+    return stop is not None and stop.patience is not None and state.best["waited"] >= stop.patience
 
 
 def pack(state: TrainingState) -> Contents:

@@ -26,7 +26,7 @@ class EarlyStopping:
 
     Args:
         metric: a column of the history: "test_loss", "test_accuracy", "train_loss", or the name of one of your metrics.
-        patience: number of evaluations without improvement after which the run ends.
+        patience: number of evaluations without improvement after which the run ends; None = never, only keep the best.
         keep: "best" returns the model of the best round; "last" that of the last round.
         mode: "min" if smaller is better, "max" if larger is. None: "min" for names that contain "loss", "error", "mse" or
             "mae", else "max".
@@ -41,7 +41,7 @@ class EarlyStopping:
     """
 
     metric: str = "test_loss"
-    patience: int = 10
+    patience: int | None = 10
     keep: Literal["best", "last"] = "best"
     mode: Literal["min", "max"] | None = None
     least: float = 0.0
@@ -49,7 +49,8 @@ class EarlyStopping:
     def __post_init__(self) -> None:
         if not isinstance(self.metric, str):
             raise InvalidInput(f"EarlyStopping: metric={self.metric!r} is invalid: expected the name of a column.")
-        if isinstance(self.patience, bool) or not isinstance(self.patience, int) or self.patience < 1:
+        whole = isinstance(self.patience, int) and not isinstance(self.patience, bool)
+        if self.patience is not None and not (whole and self.patience >= 1):
             raise InvalidInput(f"EarlyStopping: patience={self.patience!r} is invalid: expected a whole number >= 1.")
         if self.keep not in ("best", "last"):
             raise InvalidInput(f'EarlyStopping: keep={self.keep!r} is invalid: expected "best" or "last".')
@@ -59,11 +60,11 @@ class EarlyStopping:
             raise InvalidInput(f"EarlyStopping: least={self.least!r} is invalid: expected a number >= 0.")
 
     def score(self, row: Row) -> float | None:
-        """Return the metric of a round, larger for better ones; None if the round was not evaluated."""
+        """Return the metric of a round, larger for better ones; None if the round was not evaluated, or it is NaN."""
         value = row.get(self.metric)
-        if value is None:
+        if value is None or math.isnan(value):
             return None
-        return -math.inf if math.isnan(value) else value if _larger_is_better(self.metric, self.mode) else -value
+        return float(value if _larger_is_better(self.metric, self.mode) else -value)
 
     def improves(self, row: Row, best: float | None) -> bool:
         """Whether a round is better than the best one so far."""

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedstride.client.objective.terms import Terms
+from fedstride.core.batch import Tree, called
 from fedstride.core.errors import not_negative, positive
 from fedstride.core.model import Replica
 from fedstride.core.rows import Rows, State, Vec
@@ -49,13 +50,13 @@ class _Contrast:
     x: Vec
     previous: Rows
 
-    def others(self, replica: Replica, row: int, inputs: Tensor) -> tuple[Tensor, ...]:
+    def others(self, replica: Replica, row: int, inputs: Tree) -> tuple[Tensor, ...]:
         replica.module.eval()
         found = []
         with torch.no_grad():
             for model in (self.x, self.previous[row]):
                 replica.bind(model)
-                found.append(replica.module.features(inputs).flatten(1))  # type: ignore[operator]
+                found.append(called(replica.module.features, inputs).flatten(1))  # type: ignore[arg-type]
         replica.train()
         return tuple(found)
 

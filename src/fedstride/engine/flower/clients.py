@@ -17,6 +17,7 @@ from torch import Tensor
 from fedstride.algorithm import Algorithm
 from fedstride.client.chunk import Samples
 from fedstride.client.exchange import MOMENTS, Exchange, Upload, layout
+from fedstride.core.batch import moved
 from fedstride.core.errors import Corrupt, InvalidInput, tell
 from fedstride.core.model import Replica
 from fedstride.core.normalise import scaled
@@ -24,7 +25,8 @@ from fedstride.core.rows import State, Vec
 from fedstride.engine.admission import admit
 from fedstride.engine.flower import memory, records, secure
 from fedstride.engine.flower.nodes import Nodes, log
-from fedstride.engine.local import Answer, answer, evaluation_parts, replied, score
+from fedstride.engine.evaluation import Scores, evaluation_parts, score
+from fedstride.engine.local import Answer, answer, replied
 from fedstride.engine.protocol import Contents, Order, Reply, Task
 from fedstride.wire import Aggregator
 from fedstride.wire.secure import Secure
@@ -162,20 +164,20 @@ class FlowerClients:
     def discard(self) -> None:
         self.staged.clear()
 
-    def evaluate(self, x: Vec, stats: Vec, test: Samples, scaling: Vec | None = None) -> tuple[float, float | None]:
+    def evaluate(self, x: Vec, stats: Vec, test: Samples, scaling: Vec | None = None) -> Scores:
         replica = self.replica
         replica.bind(x)
         replica.bind_stats(stats)
         replica.module.eval()
         mixed = torch.autocast(replica.device.type, torch.bfloat16) if self.task.mixed else nullcontext()
 
-        def outputs(index: Tensor) -> tuple[Tensor, Tensor]:
-            inputs, targets = (v.to(replica.device) for v in test.take(index))
+        def outputs(index: Tensor) -> tuple[Any, Any]:
+            inputs, targets = (moved(part, replica.device) for part in test.take(index))
             inputs = inputs if scaling is None else scaled(inputs, scaling)
             with torch.no_grad(), mixed:
                 return replica(inputs), targets
 
-        return score(self.task.loss, [outputs(index) for index in evaluation_parts(len(test))])
+        return score(self.task.loss, self.task.metrics, [outputs(index) for index in evaluation_parts(len(test))])
 
     def state(self) -> dict[str, Tensor]:
         """Names only, of this checkpoint and of those before it that are kept."""

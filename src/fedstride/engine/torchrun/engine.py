@@ -24,7 +24,8 @@ from fedstride.core.errors import Ended, InvalidInput
 from fedstride.core.message import pack, unpack
 from fedstride.core.model import Replica
 from fedstride.core.rows import State, Vec
-from fedstride.engine.local import Answer, Local, LocalClients, cores, evaluation_parts, replied, score
+from fedstride.engine.evaluation import Scores, evaluation_parts, score
+from fedstride.engine.local import Answer, Local, LocalClients, cores, replied
 from fedstride.engine.protocol import Contents, Order, Reply, Task
 from fedstride.engine.torchrun.process_group import LEADER, Link
 from fedstride.wire import Aggregator, Node
@@ -104,10 +105,12 @@ class TorchrunClients:
             self.link.say({"do": "discard"})
         self._discard()
 
-    def evaluate(self, x: Vec, stats: Vec, test: Samples, scaling: Vec | None = None) -> tuple[float, float | None]:
+    def evaluate(self, x: Vec, stats: Vec, test: Samples, scaling: Vec | None = None) -> Scores:
+        if not self.task.plain:  # messages hold single tensors
+            return self.local.evaluate(x, stats, test, scaling)
         told = {} if scaling is None else {"scaling": scaling}
         self.link.say({"do": "evaluate"}, {"x": x, "stats": stats, **told})
-        return score(self.task.loss, self._outputs(x, stats, test, scaling))
+        return score(self.task.loss, self.task.metrics, self._outputs(x, stats, test, scaling))
 
     def state(self) -> dict[str, Tensor]:
         if self.unsaved:

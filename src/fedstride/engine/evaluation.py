@@ -1,0 +1,60 @@
+"""Scores of a model on a test set: loss, accuracy and the user's metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedstride.core.batch import Tree, joined, logits_of, samples_of
+from fedstride.core.losses import Loss, correct
+from fedstride.core.metrics import Metric, computed
+
+EVALUATION_CHUNK = 1000  # samples; fixed, because the bits of a sum depend on it
+Scores = dict[str, float | None]
+Results = Sequence[tuple[Any, Tree]]  # (outputs, targets), part by part
+
+
+def evaluation_parts(samples: int) -> list[Tensor]:
+    """Return the indices of the parts in which a test set is evaluated."""
+    size = EVALUATION_CHUNK
+    return [torch.arange(i, min(i + size, samples), device="cpu") for i in range(0, samples, size)]
+
+
+def score(loss: Loss, metrics: Mapping[str, Metric], results: Results) -> Scores:
+    """Return "loss", "accuracy" (None if the task is not a classification) and the metrics of a model's outputs."""
+    if is_plain(results):
+        output, targets = (torch.cat(part) for part in zip(*results, strict=True))
+        right = correct(output, targets)
+        found: Scores = {"loss": float(loss(output, targets))}
+        found["accuracy"] = None if right is None else float(right) / targets.numel()
+        return {**found, **computed(metrics, output, targets)}
+    sizes = [samples_of(targets) for _, targets in results]
+    parts = [float(loss(output, targets)) for output, targets in results]
+    found = {"loss": sum(n * value for n, value in zip(sizes, parts, strict=True)) / sum(sizes)}
+    found["accuracy"] = _accuracy(results)
+    if metrics:
+        both = [[logits_of(output) for output, _ in results], [targets for _, targets in results]]
+        found |= computed(metrics, *(part[0] if len(part) == 1 else joined(part) for part in both))
+    return found
+
+
+def is_plain(results: Results) -> bool:
+    """Whether all outputs and targets are tensors that can be put together."""
+    tensors = all(isinstance(v, Tensor) for result in results for v in result)
+    return tensors and len({(o.shape[1:], t.shape[1:]) for o, t in results}) == 1 and results[0][0].dim() > 0
+
+
+def _accuracy(results: Results) -> float | None:
+    right = total = 0.0
+    for output, targets in results:
+        logits = logits_of(output)
+        if not isinstance(logits, Tensor) or not isinstance(targets, Tensor) or logits.dim() == 0:
+            return None
+        hits = correct(logits, targets)
+        if hits is None:
+            return None
+        right, total = right + float(hits), total + int((targets != -100).sum())
+    return right / total if total else None
