@@ -85,7 +85,14 @@ def test_the_new_algorithm_is_listed_with_its_description(copy):
 
 def test_the_new_algorithm_passes_the_tests_of_all_algorithms(copy):
     chosen = "fednorm or normalised or test_public_names or test_every_algorithm_has_a_place"
-    files = ("test_conformance.py", "test_public_names.py", "test_import_order.py", "test_docs.py", "algorithm")
+    files = (
+        "test_conformance.py",
+        "test_docs.py",
+        "test_docstrings.py",
+        "test_import_order.py",
+        "test_public_names.py",
+        "algorithm",
+    )
     told = copy("-m", "pytest", "-p", "no:cacheprovider", "-k", chosen, *(f"tests/{file}" for file in files))
     assert int(re.findall(r"(\d+) passed", told)[0]) > 20
 

@@ -21,6 +21,8 @@ from fedstride.client.context import Context
 from fedstride.core.errors import InvalidInput, positive
 from fedstride.core.rows import Col, Rows, State
 
+__all__ = ["Armijo", "DeltaSGD", "Polyak"]
+
 Closure = Callable[[], Any]
 Group = dict[str, Any]
 Block = tuple[Group, list[Tensor]]  # a group and its trainable parameters
@@ -69,6 +71,7 @@ class Evaluations:
         return self._col(self._at(W, gradients=True)), self._gradient()
 
     def cut(self, A: Rows) -> tuple[Rows, ...]:
+        """Split a row into the parts of the groups."""
         return torch.split(A, self.sizes, 1)
 
     def leave(self, W: Rows) -> None:
@@ -217,7 +220,7 @@ class RuleOptimizer(Optimizer):
 
 
 class Armijo(RuleOptimizer):
-    """Armijo's line search.
+    """Armijo's line search as an optimizer: the largest step of a geometric grid that decreases the loss enough.
 
     Groups share one search: lr_g = s lr_max_g with a common s, until f(new) <= f - c sum_g lr_g |g_g|^2. This is the
     one-row rule in coordinates scaled by the square roots of lr_max_g. Groups can therefore differ only in lr_max.
@@ -230,14 +233,17 @@ class Armijo(RuleOptimizer):
         InvalidInput: if a hyper-parameter is invalid, or if groups differ in more than lr_max.
 
     Example:
+        >>> model = nn.Linear(3, 1)
         >>> optimizer = fs.optim.Armijo(model.parameters(), lr_max=1.0)
         >>> def closure():
-        ...     loss = criterion(model(inputs), targets)
+        ...     loss = nn.functional.mse_loss(model(inputs), targets)
         ...     if torch.is_grad_enabled():
         ...         optimizer.zero_grad()
         ...         loss.backward()
         ...     return loss
-        >>> loss = optimizer.step(closure)
+        >>> before = optimizer.step(closure)
+        >>> bool(closure() < before)
+        True
     """
 
     rule = rules.Armijo
@@ -263,9 +269,9 @@ class Armijo(RuleOptimizer):
 
 
 class DeltaSGD(RuleOptimizer):
-    """Delta-SGD, with step sizes from the local smoothness.
+    """Delta-SGD as an optimizer: step sizes from the local smoothness of the loss.
 
-    Each group has its own step size, from its part of the last move and of the change of the gradient.
+    Each group has its own step size, computed from the last change of its parameters and of their gradient.
 
     Args:
         params: parameters or parameter groups.
@@ -276,8 +282,14 @@ class DeltaSGD(RuleOptimizer):
         InvalidInput: if a hyper-parameter is invalid.
 
     Example:
+        >>> model = nn.Linear(3, 1)
         >>> optimizer = fs.optim.DeltaSGD(model.parameters())
-        >>> loss = optimizer.step(closure)  # closure as for fs.optim.Armijo
+        >>> def closure():
+        ...     optimizer.zero_grad()
+        ...     loss = nn.functional.mse_loss(model(inputs), targets)
+        ...     loss.backward()
+        ...     return loss
+        >>> loss = optimizer.step(closure)
     """
 
     rule = rules.DeltaSGD
@@ -301,7 +313,7 @@ class DeltaSGD(RuleOptimizer):
 
 
 class Polyak(RuleOptimizer):
-    """The stochastic Polyak step.
+    """The stochastic Polyak step as an optimizer: the step that would reach f_star if the loss were linear.
 
     The loss and |g|^2 are those of the whole model; each group has its own hyper-parameters and step size.
 
@@ -313,8 +325,14 @@ class Polyak(RuleOptimizer):
         InvalidInput: if a hyper-parameter is invalid.
 
     Example:
+        >>> model = nn.Linear(3, 1)
         >>> optimizer = fs.optim.Polyak(model.parameters(), lr_max=1.0)
-        >>> loss = optimizer.step(closure)  # closure as for fs.optim.Armijo
+        >>> def closure():
+        ...     optimizer.zero_grad()
+        ...     loss = nn.functional.mse_loss(model(inputs), targets)
+        ...     loss.backward()
+        ...     return loss
+        >>> loss = optimizer.step(closure)
     """
 
     rule = rules.Polyak

@@ -1,1 +1,1 @@
-"""What runs where the data is, in the order of the local loop: objective, gradient, drift, step; then local."""
+"""The client side: objectives, gradient estimators, drift corrections, step rules, local loop, and exchanges."""

@@ -1,4 +1,4 @@
-"""The clients of one chunk with their data and a model: makes the oracle of any batch."""
+"""A chunk of clients with their data and a replica of the model, which builds the oracle of any batch."""
 
 from __future__ import annotations
 
@@ -18,50 +18,55 @@ from fedstride.core.rows import Rows, Vec, generator, seed_of
 from fedstride.oracle import Batch, Choice, Contrast, Form, Linear, Loop, Meter, Oracle, Vmap
 from fedstride.oracle.linear import Matrices, Reduced, ahead, factor, gathered, reduced, together
 
-AHEAD_NUMBERS = 2**21  # of samples fetched together for a chunk's next steps
+AHEAD_NUMBERS = 2**21  # maximum numbers in the samples that are fetched together for the next steps of a chunk
 
 
 class Samples(Protocol):
+    """The data of one client."""
+
     def __len__(self) -> int: ...
 
-    def take(self, index: Tensor | None = None) -> Batch: ...
+    def take(self, index: Tensor | None = None) -> Batch:
+        """Return (inputs, targets) of the samples at these indices, or of all samples."""
+        ...
 
 
 @dataclass(frozen=True)
 class Span:
-    """Of some clients' full-batch problems what stays the same from round to round, and whose it is."""
+    """Matrices of full-batch problems that stay valid from round to round, with the tensors they were computed from."""
 
-    parts: list[Tensor]  # inputs and targets, client after client
-    versions: list[int]
+    parts: list[Tensor]  # inputs and targets of each client
+    versions: list[int]  # version counters of these tensors, to detect changes in place
     samples: Matrices
-    factors: Tensor | None  # of Gram matrices; None: samples depend on each other
+    factors: Tensor | None  # Cholesky factors of the Gram matrices; None if samples are linearly dependent
 
     def belongs_to(self, parts: list[Tensor]) -> bool:
+        """Return whether the matrices were computed from these tensors in their present state."""
         same = all(mine is theirs for mine, theirs in zip(self.parts, parts, strict=True))
         return same and self.versions == [v._version for v in parts]
 
 
-Spans = dict[tuple[int, ...], Span]  # of clients alone and of chunks
+Spans = dict[tuple[int, ...], Span]  # by clients: single ones and whole chunks
 
 
 @dataclass
 class Chunk:
-    """Where the data is. Batches are seeded by (seed, round, client), never by worker or arrival order."""
+    """Clients with their data. Batches are seeded by (seed, round, client), never by worker or order of arrival."""
 
     context: Context
     samples: Sequence[Samples]  # one per row
     replica: Replica
     loss: Loss
-    reduction: str | None  # of the loss: mean or sum over the batch
-    batch_size: int | None  # None: the full batch
-    random: bool = False  # the model draws random numbers (dropout)
-    stats: Rows | None = None  # moving buffers, one row per client
-    buffers: str = "average"  # what happens to them: average, local or frozen
+    reduction: str | None  # reduction of the loss over a batch: mean, sum, or None for neither
+    batch_size: int | None  # None for full batches
+    random: bool = False  # whether the model draws random numbers (dropout)
+    stats: Rows | None = None  # buffers that change in training, one row per client
+    buffers: str = "average"  # policy for these buffers: average, local or frozen
     contrast: Contrast | None = None
     choice: Choice = field(default_factory=Choice)
-    spans: Spans | None = None  # kept by the engine; None: not worth it
+    spans: Spans | None = None  # cache of the engine; None disables the reduced problems
     meter: Meter = field(init=False)
-    _whole: dict[int, Oracle] = field(init=False, default_factory=dict)  # by active rows: the same at every step
+    _whole: dict[int, Oracle] = field(init=False, default_factory=dict)  # full-batch oracles, by active rows
     sizes: list[int] = field(init=False)
     _ahead: dict[tuple[int, int], Matrices] = field(init=False, default_factory=dict)  # by step and active rows
     _orders: dict[tuple[int, int], Tensor] = field(init=False, default_factory=dict)
@@ -70,7 +75,7 @@ class Chunk:
         self.meter, self.sizes = Meter(len(self.samples)), [len(s) for s in self.samples]
 
     def batch(self, k: int, active: int) -> Oracle:
-        """Step k's batches of the first `active` clients."""
+        """Return the oracle of step k for the first `active` clients."""
         if (k, active) in self._ahead and self.choice.form is not None:
             return Linear(self.choice.form, self._ahead[k, active], self.meter)
         index = [self._index(i, k) for i in range(active)]
@@ -86,11 +91,11 @@ class Chunk:
         return oracle
 
     def full(self, active: int, k: int = 0) -> Oracle:
-        """All samples of the first `active` clients; moves no statistics."""
+        """Return the oracle of all samples of the first `active` clients; it changes no buffers."""
         return self._oracle([self._here(self.samples[i].take()) for i in range(active)], range(active), k)
 
     def reduced(self, x: Vec) -> Reduced | None:
-        """The clients' full-batch problems in the span of their samples, where that saves work."""
+        """Return the full-batch problems in the span of their samples, or None if that would not save work."""
         form = self.choice.form
         if form is None or self.spans is None or self.context.steps[-1] < 2:
             return None
@@ -112,7 +117,7 @@ class Chunk:
         return self.spans[clients]
 
     def components(self, rows: list[int], chosen: list[int], block: int, charged: bool = True) -> Oracle:
-        """Of each of these clients one block of samples, in their order."""
+        """Return the oracle of one block of samples for each of these rows; evaluations are counted if `charged`."""
         batches = []
         for row, j in zip(rows, chosen, strict=True):
             index = torch.arange(j * block, min((j + 1) * block, self.sizes[row]), device="cpu")
@@ -120,17 +125,17 @@ class Chunk:
         return self._oracle(batches, rows, meter=self.meter if charged else Meter(len(self.samples)))
 
     def share(self, row: int, j: int, block: int) -> float:
-        """The weight of block j's loss in f_i: its part of the samples for a mean, 1 for a sum."""
+        """Return the weight of the loss of block j in f_i: its fraction of the samples for a mean, 1 for a sum."""
         n = self.sizes[row]
         return min(block, n - j * block) / n if self.reduction == "mean" else 1.0
 
     def noise(self, row: int, k: int, like: Tensor) -> Tensor:
-        """Standard normal numbers for one client and step, of like's shape."""
+        """Return standard normal numbers for one client and step, in the shape of `like`."""
         source = generator(self.context.seed, self.context.round, self.context.clients[row], "noise", k)
         return torch.randn(like.shape, generator=source, dtype=like.dtype, device="cpu").to(like.device)
 
     def _here(self, batch: Batch) -> Batch:
-        """On the model's device: once per batch, not once per evaluation."""
+        """Move a batch to the model's device, once per batch instead of once per evaluation."""
         return moved(batch[0], self.replica.device), moved(batch[1], self.replica.device)
 
     def _oracle(
@@ -165,7 +170,7 @@ class Chunk:
         )
 
     def _fetched(self, form: Form, k: int, active: int) -> Matrices:
-        """Step k's batches as matrices; those of the next steps come with them."""
+        """Return the batches of step k as matrices; fetch those of the next steps at the same time."""
         steps = self._like_steps(form, k, active)
         if steps:
             found = ahead(form, *self._stacked([torch.cat(index) for index in zip(*steps, strict=True)]), len(steps))
@@ -176,20 +181,20 @@ class Chunk:
         return found[0]
 
     def _stacked(self, index: list[Tensor]) -> Batch:
-        """As many samples of each of the first clients, with a leading client dimension."""
+        """Return equally many samples of each of the first clients, with a leading client dimension."""
         first = self._here(self.samples[0].take(index[0]))
         X, T = (v.new_empty(len(index), *v.shape) for v in first)
         X[0], T[0] = first
         for i in range(1, len(index)):
             put = getattr(self.samples[i], "put", None) if X.device.type == "cpu" else None
-            if put is not None:  # saves a copy
+            if put is not None:  # writes in place, without a temporary copy
                 put(index[i], X[i], T[i])
             else:
                 X[i], T[i] = self.samples[i].take(index[i])
         return X, T
 
     def _like_steps(self, form: Form, k: int, active: int) -> list[list[Tensor]]:
-        """The samples of steps k, k + 1, ... as long as all batches are whole and fit into the cache."""
+        """Return the indices of steps k, k + 1, ... while all batches are complete and together fit in the cache."""
         steps: list[list[Tensor]] = []
         most = max(1, AHEAD_NUMBERS // (active * form.inputs * (self.batch_size or 1)))
         for j in range(k, min(k + most, self.context.steps[active - 1])):
@@ -200,6 +205,7 @@ class Chunk:
         return steps
 
     def _index(self, row: int, k: int) -> Tensor | None:
+        """Return the indices of a client's batch in step k, or None for the full batch."""
         n, b = self.sizes[row], self.batch_size
         if b is None or b >= n:
             return None

@@ -1,4 +1,4 @@
-"""What a chunk of clients knows before its local work starts."""
+"""Context of a chunk: seed, round, clients, steps and sizes, fixed before local training starts."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ from fedstride.core.rows import Col
 
 @dataclass(frozen=True)
 class Context:
-    """One row per client of the chunk; rows are sorted by their number of steps, longest first."""
+    """Context of a chunk. Each client has one row; rows are sorted by decreasing number of steps."""
 
     seed: int
-    round: int  # 0 for the first
-    rounds: int
+    round: int  # from 0
+    rounds: int  # planned number of rounds
     clients: tuple[int, ...]
-    steps: tuple[int, ...]  # tau_i
+    steps: tuple[int, ...]  # tau_i, local steps
     size: Col  # n_i, samples
     batch: Col  # b_i, samples per step
-    broadcast: dict[str, Tensor] = field(default_factory=dict)  # what the server sent beside the model
-    shapes: tuple[Size, ...] = ()  # of the model's tensors, in the order of a row
-    call: int = 0  # exchanges of this round before this one, in all attempts at it
+    broadcast: dict[str, Tensor] = field(default_factory=dict)  # values that the server sent in addition to the model
+    shapes: tuple[Size, ...] = ()  # shapes of the model's tensors, in the order of a row
+    call: int = 0  # number of earlier exchanges of this round, over all attempts
 
     @property
     def tau(self) -> Col:
+        """tau_i as a Col."""
         return self.size.new_tensor(self.steps)[:, None]
 
     def growth(self, factor: float) -> Col:
-        """factor^(b/n): what a step may grow by, so that it is `factor` in an epoch.
+        """Return factor^(b/n), the growth per step that amounts to `factor` per epoch.
 
-        One by one: torch's vectorised power rounds differently from its scalar one, and chunks must not change bits.
+        Computed one by one, because vectorised powers round differently and results must not depend on the chunk.
         """
         return torch.cat([factor**share for share in torch.split(self.batch / self.size, 1)])
 
     def active(self, k: int) -> int:
-        """How many clients take step k: they are the first rows."""
+        """Return the number of clients that take step k; they are the first rows."""
         return sum(tau > k for tau in self.steps)
 
 

@@ -1,4 +1,4 @@
-"""The oracle a step rule sees: f_B, weight decay, the objective's terms, clipping, and then the drift correction."""
+"""The oracle that a step rule receives: f_B, weight decay, terms of the objective, clipping, drift correction."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def _some(A: Tensor | None, rows: list[int] | slice) -> Tensor | None:
 class Corrected:
     """f_B(y) + decay/2 |y|^2 + curvature/2 |y - center|^2 + <linear, y>, and then + <corr, y>.
 
-    Armijo searches on the whole; clipping acts on the gradient before corr is added; Polyak asks for `plain`, the last
-    loss and gradient without either.
+    Armijo searches on the sum of all terms. The gradient is clipped before corr is added. Polyak uses `plain`, the last
+    loss and gradient without clipping and corr.
     """
 
     base: Oracle
@@ -37,7 +37,7 @@ class Corrected:
     def grad(self, W: Rows) -> tuple[Col, Rows]:
         t = self.terms
         L, G = self.base.grad(W)
-        self.data_loss = getattr(self.base, "data_loss", L)  # an oracle that adds to the data's loss keeps it apart
+        self.data_loss = getattr(self.base, "data_loss", L)  # for oracles that add terms to the loss of the data
         if self.weight_decay:
             extra = self.weight_decay / 2 * sq(W)
             L, G, self.data_loss = L + extra, G.add_(W, alpha=self.weight_decay), self.data_loss + extra
@@ -52,6 +52,7 @@ class Corrected:
         return (L, G) if self.corr is None else (L + dot(self.corr, W), G + self.corr)
 
     def along(self, W: Rows, D: Rows) -> Ray:
+        """Return the whole objective at W - eta D, for line searches."""
         data = along(self.base, W, D)
         if not (self.weight_decay or self.terms.curvature or self.terms.linear is not None or self.corr is not None):
             return data
@@ -70,7 +71,7 @@ class Corrected:
         )
 
     def _whole(self, W: Rows, L: Col) -> Col:
-        """The objective from the data's part of it."""
+        """Return the whole objective, given the loss of the data."""
         L = self._with_terms(W, L + self.weight_decay / 2 * sq(W) if self.weight_decay else L)
         return L if self.corr is None else L + dot(self.corr, W)
 
@@ -86,5 +87,5 @@ def _rows_of(t: Terms, rows: list[int] | slice) -> Terms:
 
 
 def first_rows(t: Terms, corr: Rows | None, n: int) -> tuple[Terms, Rows | None]:
-    """The terms and the correction of the first n rows: those who still have steps to take."""
+    """Return the terms and the correction of the first n rows."""
     return _rows_of(t, slice(n)), _some(corr, slice(n))

@@ -1,4 +1,4 @@
-"""What clients do in an exchange: send gradients at x, or train and send updates. Engines decide where it runs."""
+"""The exchanges: clients upload gradients at x, or train and upload updates. Engines decide where this runs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from fedstride.wire import Aggregator, WeightedMean, send
 if TYPE_CHECKING:
     from fedstride.algorithm import Algorithm
 
-MOMENTS = "moments"  # name of the exchange that measures the inputs, before the first round
-WITHIN_ROUND = ("anchor", "anchor_loss")  # what a client remembers from one exchange of a round to the next
+MOMENTS = "moments"  # name of the exchange before the first round that measures the inputs
+WITHIN_ROUND = ("anchor", "anchor_loss")  # memory that is dropped at the end of a round
 
 
 Message = bytes
@@ -31,14 +31,14 @@ Message = bytes
 
 @dataclass(frozen=True)
 class Upload:
-    """The answer of a chunk of clients; every tensor has one row per client."""
+    """The answer of a chunk of clients. Every tensor has one row per client."""
 
-    fields: State  # to be averaged over the cohort
+    fields: State  # tensors to be averaged over the cohort
     metrics: State  # numbers for the history, as Cols
-    memory: State  # stays with the clients
-    bytes: list[int]  # on the wire, per client
-    lost: dict[int, str] = field(default_factory=dict)  # rows that do not arrive, and why
-    replies: dict[int, list[Message]] = field(default_factory=dict)  # in a row's place: see engine/admission.py
+    memory: State  # new memory of the clients, which is not sent
+    bytes: list[int]  # message size of each client
+    lost: dict[int, str] = field(default_factory=dict)  # rows that do not arrive, with the reason
+    replies: dict[int, list[Message]] = field(default_factory=dict)  # messages instead of a row (engine/admission.py)
 
 
 Work = Callable[[Chunk, Vec, State], Upload]
@@ -46,24 +46,24 @@ Work = Callable[[Chunk, Vec, State], Upload]
 
 @dataclass(frozen=True)
 class Exchange:
-    """What clients do when they are asked, and what their uploads become."""
+    """One kind of exchange: the work of the clients, and the aggregation of their uploads."""
 
     work: Work
     total: Callable[[], Aggregator] = WeightedMean
-    remembers: bool = True  # False: it neither reads nor changes what clients remember
+    remembers: bool = True  # whether it reads and changes the memory of the clients
 
 
 class UniformMean(WeightedMean):
-    """The mean over clients that all count the same, whatever their weights."""
+    """The unweighted mean over clients; their weights are ignored."""
 
     def add_rows(self, first: int, weights: Sequence[float], fields: Mapping[str, Tensor]) -> None:
         super().add_rows(first, [1.0] * len(weights), fields)
 
 
 def exchanges(algorithm: Algorithm, options: LocalOptions, normalise: bool = False) -> dict[str, Exchange]:
-    """All that an algorithm asks of clients, by name: a round is one exchange of each, in this order.
+    """Return the exchanges of an algorithm by name; a round performs each of them once, in this order.
 
-    normalise: they are also asked, once before the first round, for the statistics of their inputs.
+    With `normalise`, the last one is performed only once, before the first round: it measures the inputs.
     """
     first = {"gradients": Exchange(send_gradients(algorithm, options))} if algorithm.exchanges_gradients else {}
     total = WeightedMean if algorithm.aggregate is None else algorithm.aggregate.start
@@ -74,9 +74,14 @@ def exchanges(algorithm: Algorithm, options: LocalOptions, normalise: bool = Fal
 def layout(
     a: Algorithm, kind: str, shapes: Sequence[torch.Size], statistics: int = 0, features: int = 0
 ) -> tuple[dict[str, int], tuple[str, ...]]:
-    """What a client's upload consists of: fields with their lengths, and the names of its metrics.
+    """Return the layout of a client's upload: fields with their lengths, and the names of the metrics.
 
-    shapes: of the model's tensors; statistics: numbers that are averaged beside them; features: of an input.
+    Args:
+        a: the algorithm.
+        kind: name of the exchange.
+        shapes: shapes of the model's trainable tensors.
+        statistics: number of buffer entries that are averaged in addition to the update.
+        features: number of features of an input.
     """
     if kind == MOMENTS:
         return {MOMENTS: 1 + 3 * features}, ("finite", "gradients", "forwards")
@@ -102,14 +107,14 @@ def layout(
 
 
 def send_moments(chunk: Chunk, x: Vec, memory: State) -> Upload:
-    """The exchange before the first round of normalise=True: sums over a client's inputs, in float64."""
+    """Upload the moments of the inputs in float64: the exchange before the first round for normalise=True."""
     M = torch.stack([moments(samples.take()[0]).to(x.device) for samples in chunk.samples])
     metrics = {"finite": torch.isfinite(M).all(1, keepdim=True), **_costs(chunk)}
     return Upload({MOMENTS: M}, metrics, {}, [M.shape[1] * M.element_size()] * len(M))
 
 
 def send_gradients(algorithm: Algorithm, options: LocalOptions) -> Work:
-    """The exchange before the local steps of FedLin and FedTrack: grad f_i(x), compressed as the algorithm says."""
+    """Return the work that uploads grad f_i(x), which FedLin and FedTrack exchange before the local steps."""
 
     def work(chunk: Chunk, x: Vec, memory: State) -> Upload:
         L, G = algorithm.gradient.anchor(chunk, x)
@@ -125,7 +130,7 @@ def send_gradients(algorithm: Algorithm, options: LocalOptions) -> Work:
 
 
 def send_updates(algorithm: Algorithm, options: LocalOptions) -> Work:
-    """The local steps, and the upload of Delta_i = x - y_K with what drift correction and server ask for."""
+    """Return the work that trains and uploads Delta_i = x - y_K, with the fields that drift and server need."""
     a = algorithm
 
     def work(chunk: Chunk, x: Vec, memory: State) -> Upload:
@@ -160,7 +165,7 @@ def send_updates(algorithm: Algorithm, options: LocalOptions) -> Work:
         fields["update"], fields["square"] = sent, sq(sent)
         if "effective_steps" in a.needs:
             steps = fields["effective_steps"] = a.step.effective_steps(context, a.prox)  # type: ignore[attr-defined]
-            fields["update"], fields["raw"] = sent / steps, sent  # raw: for the history's drift, not for the server
+            fields["update"], fields["raw"] = sent / steps, sent  # raw: for the drift in the history
         fields.update({name: out.state[name] for name in a.needs if name not in fields})
         extra = sum(fields[name].shape[1] for name in {*a.needs, *(a.drift.uploads if a.drift else ())})
         if chunk.stats is not None and chunk.buffers == "average":
@@ -184,33 +189,33 @@ def send_updates(algorithm: Algorithm, options: LocalOptions) -> Work:
 
 
 def _turnable(a: Algorithm, terms: Terms, corr: Rows | None, options: LocalOptions) -> bool:
-    """True if the local steps never leave the span of the gradients, and would be the same along any other axes."""
+    """Return whether local steps stay in the span of the gradients and do not depend on the choice of axes."""
     plain = terms.plain and corr is None and not options.weight_decay
     return plain and bool(declared(a.gradient, "plain_batches") and declared(a.step, "rotation_invariant"))
 
 
 def _base(x: Vec, memory: State, options: LocalOptions) -> tuple[Rows, Rows] | None:
-    """Loss and full gradient at x of the data alone, where the exchange of gradients left them."""
+    """Return the loss and the full gradient at x without weight decay, or None without an exchange of gradients."""
     if "anchor" not in memory:
         return None
     return memory["anchor_loss"], memory["anchor"] - options.weight_decay * repeat(x, len(memory["anchor"]))
 
 
 def _finite(W: Rows, square: Col | None) -> Col:
-    """Whether all of a client's model is; its length tells, unless it overflows."""
+    """Return whether each client's model is finite; a finite norm of the update proves it without another pass."""
     if square is not None and bool(torch.isfinite(square).all()):
         return torch.ones_like(square, dtype=torch.bool)
     return torch.isfinite(W).all(1, keepdim=True)
 
 
 def _costs(chunk: Chunk) -> State:
-    """Samples evaluated in this exchange, per client; whole numbers, exact."""
+    """Return the numbers of samples evaluated by each client in this exchange, as exact integers."""
     meter = chunk.meter
     return {"gradients": torch.tensor(meter.gradients)[:, None], "forwards": torch.tensor(meter.forwards)[:, None]}
 
 
 def _errors(V: Rows, sent: Rows, past: State) -> State:
-    """Squared lengths of what should have been sent, and of what of it did not arrive."""
+    """Return the squared norms of the messages before compression, and of the compression errors."""
     error = past.get("residual", V - sent)
     return {"message": sq(sent + error), "error": sq(error)}
 

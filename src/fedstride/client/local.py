@@ -1,4 +1,4 @@
-"""The only local loop: a chunk of clients takes its steps."""
+"""The only local training loop: the steps of a chunk of clients."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ from fedstride.oracle import Linear, Oracle
 
 @dataclass(frozen=True)
 class LocalOptions:
-    """What training adds to any algorithm."""
+    """Options of local training, for any algorithm."""
 
     weight_decay: float = 0.0
-    clip_norm: float | None = None  # of the gradient, before any correction
+    clip_norm: float | None = None  # maximum gradient norm, before the drift correction
 
 
 @dataclass(frozen=True)
 class Trained:
-    W: Rows
-    total: Col  # sum of the step sizes used
+    """The result of local training."""
+
+    W: Rows  # local models
+    total: Col  # sum of the step sizes
     first_loss: Col  # f_B at the first step
-    state: State  # the step rule's, at the end
+    state: State  # final state of the step rule
 
 
 def run(
@@ -41,7 +43,7 @@ def run(
     corr: Rows | None,
     options: LocalOptions,
 ) -> Trained:
-    """tau_i steps for each client; rows are sorted by tau, so those still at work are the first ones."""
+    """Take tau_i steps for each client; rows are sorted by decreasing tau, so active rows come first."""
     C = len(context.clients)
     W = repeat(x, C) if terms.start is None else terms.start.clone()
     state = step.init(x, context)
@@ -62,6 +64,6 @@ def run(
             first_loss[:n] = oracle.data_loss
         Y += step.step(Y, L, G, now, oracle)
         total[:n] += now["eta"]
-        if n < C:  # the others keep their last state
+        if n < C:  # inactive rows keep their last state
             state = {name: torch.cat([v, state[name][n:]]) if name in state else v for name, v in now.items()}
     return Trained(W, total, first_loss, state)

@@ -1,7 +1,6 @@
-"""Capabilities: what a part declares about itself, as class attributes (or properties, if they depend on its settings).
+"""Capabilities: the declarations of a part, as class attributes, or properties if they depend on its settings.
 
-Every declaration is optional. A part of your own that declares what a built-in part declares gets the same fast paths and
-the same refusals.
+Every declaration is optional. User-defined parts get the same fast paths and the same refusals as built-in ones.
 """
 
 from __future__ import annotations
@@ -10,51 +9,51 @@ from typing import Any
 
 DEFAULTS: dict[str, Any] = {
     # any part
-    "slot": None,  # the argument of Algorithm that takes it: "step", "server", "objective", "gradient" or "drift"
-    "recipe": None,  # the name of the algorithm that has this part, and the default parts otherwise
-    "half_of": None,  # objective and server rule that need each other: the name of their algorithm
+    "slot": None,  # the argument of Algorithm for this part: "step", "server", "objective", "gradient" or "drift"
+    "recipe": None,  # name of the algorithm with this part and the defaults in all other slots
+    "half_of": None,  # name of the algorithm whose objective and server rule need each other
     # step rules
-    "needs_loss": False,  # asks for the loss, or for a second gradient, on the batch at hand
-    "searches": False,  # compares losses along the gradient
+    "needs_loss": False,  # evaluates the loss, or a second gradient, on the current batch
+    "searches": False,  # compares losses along the gradient (line search)
     "along_gradient": True,  # every move is -state["eta"] * G
     "scales_tensors": False,  # scales the gradient tensor by tensor
-    "effective_steps_with_prox": True,  # effective_steps(context, mu) is right for mu > 0
-    "rotation_invariant": False,  # the same moves along any other orthonormal axes
-    "fixed_step": False,  # every move of a round is -eta * G, with the eta that init left in the state
-    "least_loss": None,  # the loss at which its step becomes zero
-    "growth_bound": None,  # the first step of a round if nothing but the bound on growth limits it
-    "grows_from": None,  # the name of the setting that the steps of a round grow from
+    "effective_steps_with_prox": True,  # effective_steps(context, mu) is correct for mu > 0
+    "rotation_invariant": False,  # moves do not depend on the choice of orthonormal axes
+    "fixed_step": False,  # every move of a round is -eta * G, with the eta of init()
+    "least_loss": None,  # loss at which the step becomes zero
+    "growth_bound": None,  # first step of a round if only the bound on growth limits it
+    "grows_from": None,  # name of the setting from which the steps of a round grow
     # gradient estimators
     "plain_batches": False,  # begin() returns chunk.batch
-    "exact_gradient": True,  # the estimate is the gradient of the loss that its oracle returns
-    "gives_loss": True,  # its oracle has losses, and gradients at other points
-    "by_components": False,  # updates the gradient of one component of the data at a time
+    "exact_gradient": True,  # the estimate is the gradient of the loss that the oracle returns
+    "gives_loss": True,  # the oracle evaluates losses, and gradients at other points
+    "by_components": False,  # evaluates one component of the data at a time
     # objectives
     "prox": 0.0,  # mu of the term mu/2 |y - x|^2
     "needs_features": False,  # calls model.features(inputs)
-    "corrects_drift": False,  # leaves nothing for a drift correction to do
+    "corrects_drift": False,  # corrects drift itself, so a drift correction is refused
     "starts_elsewhere": False,  # local steps do not start at x
-    "needs_everyone": False,  # holds only if all clients take part and their updates arrive uncompressed
+    "needs_everyone": False,  # requires full participation and uncompressed updates
     # drift corrections
     "needs_along_gradient": False,  # divides updates by the sum of the step sizes
     # server rules
-    "exact_mean": False,  # holds for exact means only: not for medians, not under noise
-    "extrapolates": False,  # takes steps above 1 when the updates differ
-    "has_momentum": False,  # successive moves resemble each other
-    "damped_by": None,  # the name of the setting that keeps an extrapolation finite
+    "exact_mean": False,  # requires exact means, not medians or noisy means
+    "extrapolates": False,  # takes steps above 1 if the updates differ
+    "has_momentum": False,  # successive moves are correlated
+    "damped_by": None,  # name of the setting that keeps the extrapolation finite
     # step and server rules
-    "scaled_by": None,  # the name of the setting that the length of every move is proportional to
-    "capped_by": None,  # the name of the setting that no step exceeds
+    "scaled_by": None,  # name of the setting to which the length of every move is proportional
+    "capped_by": None,  # name of the setting that limits the step
     # compressors
-    "contracts": True,  # the error is shorter than the message, so it can be fed back
+    "contracts": True,  # the error is smaller than the message, so error feedback converges
 }
-PERMISSIONS = {"rotation_invariant", "fixed_step", "plain_batches"}  # to use a shortcut in place of the part's methods
+PERMISSIONS = {"rotation_invariant", "fixed_step", "plain_batches"}  # allow shortcuts that skip methods of the part
 
 
 def declared(part: object, name: str) -> Any:
-    """What a part declares under this name, or the default.
+    """Return the declaration of a part, or the default.
 
-    Permissions are not inherited: a subclass may override the method that a shortcut would replace.
+    Permissions are not inherited, because a subclass may override the method that a shortcut skips.
     """
     if name in PERMISSIONS and name not in vars(type(part)):
         return DEFAULTS[name]
@@ -62,6 +61,6 @@ def declared(part: object, name: str) -> Any:
 
 
 def setting(part: object, name: str) -> Any:
-    """The value of the setting that a declaration names; None if the part declares none."""
+    """Return the value of the setting that a declaration names, or None without such a declaration."""
     field = declared(part, name)
     return None if field is None else getattr(part, field)

@@ -16,11 +16,24 @@ LARGEST = 1.7e308  # largest float64; training/validate.py checks again for the 
 
 
 class FedstrideError(Exception):
-    """Base class of all errors of this package."""
+    """Base class of all errors of this package.
+
+    Example:
+        >>> try:
+        ...     algorithm = fs.Algorithm(step=fs.Constant(lr=-1.0))
+        ... except fs.FedstrideError as error:
+        ...     print(error)
+        Constant: lr=-1.0 is invalid: expected a positive finite number.
+    """
 
 
 class FedstrideWarning(UserWarning):
-    """A problem that was handled, but that the user should know about."""
+    """A problem that was handled, but that the user should know about.
+
+    Example:
+        >>> import warnings
+        >>> warnings.simplefilter("error", fs.FedstrideWarning)  # stop at warnings
+    """
 
 
 def tell(message: str) -> None:
@@ -29,24 +42,60 @@ def tell(message: str) -> None:
 
 
 class InvalidInput(FedstrideError, ValueError):
-    """An invalid argument or data set; the message names it and explains how to fix it."""
+    """An invalid argument or data set; the message names it and explains how to fix it.
+
+    Example:
+        >>> try:
+        ...     run = fs.train(nn.Linear(3, 1), "squares", clients, rounds=1)
+        ... except fs.InvalidInput as error:
+        ...     print(error)
+        loss='squares' is unknown; ...
+    """
 
 
 class Corrupt(InvalidInput):
-    """A file or a message that is damaged, or was not written by fedstride."""
+    """A damaged file or message, or one that was not written by fedstride.
+
+    Example:
+        >>> run = fs.train(nn.Linear(3, 1), "mse", clients, rounds=1)
+        >>> folder = run.save("run")
+        >>> (folder / "model.safetensors").write_bytes(b"damaged")
+        7
+        >>> try:
+        ...     run = fs.load("run", nn.Linear(3, 1))
+        ... except fs.Corrupt as error:
+        ...     print(error)
+        run/model.safetensors: ...
+    """
 
 
 class Refused(FedstrideError, ValueError):
-    """An incompatible combination of parts; the message explains why."""
+    """An incompatible combination of parts; the message explains why.
+
+    Example:
+        >>> try:
+        ...     algorithm = fs.Algorithm(step=fs.Adam(), drift=fs.Scaffold())
+        ... except fs.Refused as error:
+        ...     print(error)
+        Scaffold with client Adam: ...
+    """
 
 
 class GivenUp(FedstrideError, RuntimeError):
     """A run that cannot continue.
 
-    Attributes:
+    Args:
+        message: the reason.
         run: the history and the last good model.
         round: the round that failed.
         clients: the clients concerned.
+
+    Example:
+        >>> try:
+        ...     run = fs.train(nn.Linear(3, 1), "mse", clients, fs.recipes.fedavg(lr=1e6), rounds=20)
+        ... except fs.GivenUp as error:
+        ...     print(error.round, len(error.run.history))
+        2 1
     """
 
     def __init__(self, message: str, run: Run, round: int, clients: list[int]) -> None:
@@ -55,11 +104,39 @@ class GivenUp(FedstrideError, RuntimeError):
 
 
 class Diverged(GivenUp):
-    """The model became NaN or infinite, or exploded; `clients` are those whose model did."""
+    """The model became NaN or infinite, or exploded.
+
+    Args:
+        message: the reason.
+        run: the history and the last good model.
+        round: the round that failed.
+        clients: the clients whose model diverged.
+
+    Example:
+        >>> try:
+        ...     run = fs.train(nn.Linear(3, 1), "mse", clients, fs.recipes.fedavg(lr=1e6), rounds=20)
+        ... except fs.Diverged as error:
+        ...     print(error.round, error.clients)
+        2 [0, 1, 2, 3]
+    """
 
 
 class TooFew(GivenUp):
-    """Too few clients answered in all attempts of a round; `clients` are the lost ones."""
+    """Too few clients answered in all attempts of a round.
+
+    Args:
+        message: the reason.
+        run: the history and the last good model.
+        round: the round that failed.
+        clients: the clients that did not answer.
+
+    Example:
+        >>> try:
+        ...     run = fs.train(nn.Linear(3, 1), "mse", clients, rounds=2, engine=fs.faults.Faulty(dropout=1.0))
+        ... except fs.TooFew as error:
+        ...     print(error.round)
+        1
+    """
 
 
 class Ended(FedstrideError, RuntimeError):
@@ -67,7 +144,15 @@ class Ended(FedstrideError, RuntimeError):
 
 
 class Unsaved(FedstrideError, OSError):
-    """A file that cannot be written. During training, `run` holds the rounds trained so far."""
+    """A file that cannot be written. If this happens during training, `run` holds the completed rounds.
+
+    Example:
+        >>> try:
+        ...     run = fs.train(nn.Linear(3, 1), "mse", clients, rounds=1, checkpoint="/dev/null/run")
+        ... except fs.Unsaved as error:
+        ...     print(error)
+        /dev/null/run: ...
+    """
 
     run: Run | None = None
 
@@ -80,7 +165,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 
 
 def positive(part: object, **values: float | None) -> None:
-    """Refuse values that are not positive and finite; None is allowed if it is the default of the part."""
+    """Refuse values that are not positive and finite; None is allowed if it is the default."""
     _each(part, values, lambda v: 0 < v <= LARGEST, "a positive finite number")
 
 

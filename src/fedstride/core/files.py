@@ -34,6 +34,7 @@ def replace_file(path: Path, content: str | bytes) -> None:
 
 
 def append(path: Path, text: str) -> None:
+    """Append text to a file."""
     try:
         with open(path, "a") as file:
             file.write(text)
@@ -59,10 +60,12 @@ def _flush_folder(folder: Path) -> None:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+    """Replace a file by tensors and metadata."""
     replace_file(path, pack(tensors, meta))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return (tensors, metadata) of a file written by write_tensors()."""
     try:
         data = path.read_bytes()
     except OSError as error:

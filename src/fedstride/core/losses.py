@@ -22,14 +22,17 @@ def _like(target: Tensor, output: Tensor) -> Tensor:
 
 
 def mse(output: Tensor, target: Tensor) -> Tensor:
+    """Mean squared error."""
     return F.mse_loss(output, _like(target, output))
 
 
 def l1(output: Tensor, target: Tensor) -> Tensor:
+    """Mean absolute error."""
     return F.l1_loss(output, _like(target, output))
 
 
 def huber(output: Tensor, target: Tensor) -> Tensor:
+    """Huber loss with threshold 1."""
     return F.huber_loss(output, _like(target, output))
 
 
@@ -124,6 +127,7 @@ def allowed_targets(loss: Loss) -> tuple[str, Callable[[Tensor], Tensor]] | None
 
 
 def wants_class_labels(loss: Loss) -> bool:
+    """Return whether the targets of a loss are class labels."""
     return loss in (F.cross_entropy, F.nll_loss) or isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
 
 

@@ -48,7 +48,7 @@ class Replica:
         self.d = sum(self.sizes)
         self.moving = moving
         self.frozen_stats = frozen_stats
-        self.channels_last = False  # True: filters are stored in the layout that is fastest for convolutions
+        self.channels_last = False  # whether filters have the layout that is fastest for convolutions
 
     def row(self) -> Vec:
         """Return a copy of the trainable parameters as one vector, in the order of module.parameters()."""
@@ -69,6 +69,7 @@ class Replica:
         return full_precision(called(self.module, inputs), self.dtype)
 
     def train(self) -> None:
+        """Set training mode, except for BatchNorm layers with frozen statistics."""
         self.module.train()
         if self.frozen_stats:
             for m in self.module.modules():
@@ -76,6 +77,7 @@ class Replica:
                     m.eval()
 
     def buffers(self) -> list[Tensor]:
+        """Return the buffers that change in training."""
         named = dict(self.module.named_buffers())
         return [named[name] for name in self.moving]
 
@@ -84,6 +86,7 @@ class Replica:
         return torch.cat([b.reshape(-1).to(self.dtype) for b in self.buffers()] or [self.parameters[0].new_empty(0)])
 
     def bind_stats(self, row: Vec) -> None:
+        """Copy a vector of stats() into the buffers."""
         at = 0
         for b in self.buffers():
             part = row[at : at + b.numel()].view(b.shape)
@@ -107,12 +110,12 @@ def full_precision(output: Any, dtype: torch.dtype) -> Any:
 
 
 def has_batch_statistics(module: nn.Module) -> bool:
-    """Whether a sample's output depends on the other samples of the batch."""
+    """Return whether the output of a sample depends on the other samples of the batch."""
     return any(isinstance(m, _BatchNorm) for m in module.modules())
 
 
 def likes_channels_last(module: nn.Module, inputs: Tree) -> bool:
-    """Whether channels-last filters would speed up the model's convolutions, and the model works with them."""
+    """Return whether channels-last filters speed up the model's convolutions and the model works with them."""
     replica, layers = Replica(module), [m for m in module.modules() if isinstance(m, nn.Conv2d)]
     if replica.dtype == torch.float64 or not layers:
         return False
@@ -131,14 +134,14 @@ def likes_channels_last(module: nn.Module, inputs: Tree) -> bool:
 
 @contextmanager
 def own_randomness(device: torch.device) -> Iterator[None]:
-    """Restore the caller's random state afterwards."""
+    """Restore the random state of the caller on exit."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         yield
 
 
 def probe(module: nn.Module, inputs: Tree) -> tuple[Any, tuple[str, ...], bool]:
-    """Run a forward pass of a copy in training mode; return the output, the changed buffers, and if it was random."""
+    """Run a copy of the module in training mode; return (output, names of changed buffers, whether it was random)."""
     twin = copy.deepcopy(module).train()
     before = {name: b.clone() for name, b in twin.named_buffers()}
     device = next((v.device for v in leaves(inputs)), torch.device("cpu"))

@@ -33,7 +33,7 @@ def norm(A: Tensor) -> Tensor:
 
 
 def clip(G: Rows, clip_norm: float) -> Rows:
-    """Clip each row to max_norm, as torch.nn.utils.clip_grad_norm_ does."""
+    """Clip the norm of each row to clip_norm, as torch.nn.utils.clip_grad_norm_ does."""
     return G * (clip_norm / (norm(G) + 1e-6)).clamp(max=1.0)
 
 
@@ -49,5 +49,5 @@ def seed_of(*key: int | str) -> int:
 
 
 def generator(*key: int | str) -> torch.Generator:
-    """Return a CPU generator seeded by the key."""
+    """Return a CPU generator that is seeded by the key."""
     return torch.Generator().manual_seed(seed_of(*key))

@@ -43,6 +43,8 @@ def build(name: str, /, shape: Sequence[int], classes: int, **options: Any) -> N
 
     Example:
         >>> model = fs.models.build("mlp", (1, 8, 8), classes=10, hidden=100)
+        >>> model(torch.zeros(5, 1, 8, 8)).shape
+        torch.Size([5, 10])
     """
     if name not in MODELS:
         raise InvalidInput(f"model={name!r} is unknown; {nearest(str(name), MODELS)}")

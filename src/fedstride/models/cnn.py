@@ -31,6 +31,8 @@ class SmallCNN(Network):
 
     Example:
         >>> model = fs.models.SmallCNN((1, 28, 28), classes=10, dropout=0)
+        >>> sum(p.numel() for p in model.parameters())
+        21840
     """
 
     def __init__(self, shape: Shape, classes: int, width: int = 10, hidden: int = 50, dropout: float = 0.5) -> None:
@@ -61,6 +63,8 @@ class McMahanCNN(Network):
 
     Example:
         >>> model = fs.models.McMahanCNN((1, 28, 28), classes=10)
+        >>> sum(p.numel() for p in model.parameters())
+        1663370
     """
 
     def __init__(self, shape: Shape, classes: int, width: int = 32, hidden: int = 512, padding: bool = True) -> None:

@@ -22,6 +22,8 @@ class Softmax(Network):
 
     Example:
         >>> model = fs.models.Softmax((20,), classes=3)
+        >>> sum(p.numel() for p in model.parameters())
+        63
     """
 
     def __init__(self, shape: Shape, classes: int) -> None:
@@ -38,6 +40,8 @@ class MLP(Network):
 
     Example:
         >>> model = fs.models.MLP((1, 8, 8), classes=10, hidden=(200, 200))
+        >>> model(torch.zeros(5, 1, 8, 8)).shape
+        torch.Size([5, 10])
     """
 
     def __init__(self, shape: Shape, classes: int, hidden: int | tuple[int, ...] = (200, 200)) -> None:

@@ -17,7 +17,9 @@ class Network(nn.Module):
         head: maps features to scores.
 
     Example:
-        >>> model = fs.models.Network(nn.Flatten(), nn.Linear(20, 3))
+        >>> model = fs.models.Network(nn.Sequential(nn.Linear(20, 8), nn.ReLU()), nn.Linear(8, 3))
+        >>> model.features(torch.zeros(5, 20)).shape
+        torch.Size([5, 8])
     """
 
     def __init__(self, body: nn.Module, head: nn.Module) -> None:

@@ -28,6 +28,8 @@ class ResNet18(Network):
 
     Example:
         >>> model = fs.models.ResNet18((3, 32, 32), classes=10)
+        >>> sum(p.numel() for p in model.parameters())
+        11173962
     """
 
     def __init__(self, shape: Shape, classes: int, width: int = 64, groups: int = 32) -> None:

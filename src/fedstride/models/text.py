@@ -1,7 +1,7 @@
 """Models that predict the next character from a window of characters.
 
-CharLSTM: McMahan et al. (AISTATS 2017): an embedding of 8 and two LSTM layers of 256 nodes; Caldas et al. LEAF: a benchmark for
-federated settings (2018).
+CharLSTM: McMahan et al. (AISTATS 2017), an embedding of size 8 and two LSTM layers of 256 units; Caldas et al. LEAF: a
+benchmark for federated settings (2018).
 Deviations: torch's LSTM has two bias vectors per layer, the papers' programs have one.
 CharMLP: Bengio, Ducharme, Vincent, Jauvin. A neural probabilistic language model. JMLR 2003. Deviations: characters
 instead of words, ReLU instead of tanh, no direct connections from the embedding to the output.
@@ -26,7 +26,9 @@ class CharLSTM(Network):
         layers: number of LSTM layers.
 
     Example:
-        >>> model = fs.models.CharLSTM((80,), classes=77)
+        >>> model = fs.models.CharLSTM((80,), classes=77, hidden=32)
+        >>> model(torch.zeros(5, 80, dtype=torch.long)).shape
+        torch.Size([5, 77])
     """
 
     def __init__(self, shape: Shape, classes: int, embedding: int = 8, hidden: int = 256, layers: int = 2) -> None:
@@ -48,6 +50,8 @@ class CharMLP(Network):
 
     Example:
         >>> model = fs.models.CharMLP((80,), classes=77, context=12)
+        >>> model(torch.zeros(5, 80, dtype=torch.long)).shape
+        torch.Size([5, 77])
     """
 
     def __init__(self, shape: Shape, classes: int, context: int = 12, embedding: int = 8, hidden: int = 128) -> None:
@@ -63,6 +67,8 @@ class CharMLP(Network):
 
 
 class _Last(nn.Module):
+    """The last characters of a window."""
+
     def __init__(self, count: int) -> None:
         super().__init__()
         self.count = count
@@ -72,6 +78,8 @@ class _Last(nn.Module):
 
 
 class _Reader(nn.Module):
+    """The final state of an LSTM after reading a window."""
+
     def __init__(self, vocabulary: int, embedding: int, hidden: int, layers: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, embedding)

@@ -39,12 +39,13 @@ class Choice:
     heavy: bool = False  # whether the step of one client keeps a core busy
 
     def about(self) -> dict[str, Any]:
+        """Return the choice as plain values, for the record of a run."""
         return {"oracle": self.oracle, "chunk": self.chunk, "why": self.why}
 
 
 @dataclass(frozen=True)
 class Case:
-    """The input of the rule."""
+    """The input of choose()."""
 
     model: nn.Module
     loss: Loss
@@ -94,6 +95,7 @@ def step_flops(model: nn.Module, loss: Loss, batch: Batch) -> float:
 
 
 def _numbers(case: Case) -> int:
+    """Return the numbers of one client's model and batch."""
     model = sum(p.numel() for p in case.model.parameters() if p.requires_grad)
     return model + sum(int(v.numel()) for v in leaves(case.batch[0]))
 

@@ -36,6 +36,7 @@ class Phi:
     slope: Part
 
     def value(self, Z: Tensor, T: Tensor, w: Tensor) -> Col:
+        """Return the loss of each client."""
         return self.each(Z, T, w).sum((1, 2))[:, None]
 
 
@@ -69,6 +70,7 @@ class Form:
 
     @property
     def labels(self) -> bool:
+        """True if targets are class labels."""
         return self.phi is multinomial
 
     def flops(self, samples: int) -> float:
@@ -98,6 +100,7 @@ def form_of(model: nn.Module, loss: Loss, batch: Batch) -> Form | None:
 
 
 def _layer(model: nn.Module, dims: int) -> nn.Linear | None:
+    """Return the linear layer of a linear model, or None."""
     before, last = list[nn.Module](), model
     features = getattr(type(model), "features", Network.features)
     if type(model).forward in (nn.Sequential.forward, Network.forward) and features is Network.features:
@@ -114,6 +117,7 @@ def _flattening(m: nn.Module) -> bool:
 
 
 def _phi(loss: Loss) -> tuple[Phi, str] | None:
+    """Return the closed form of a loss and its reduction, or None."""
     known: dict[Loss, Phi] = {
         losses.mse: squares,
         F.mse_loss: squares,
@@ -254,7 +258,7 @@ class Linear:
         return some
 
     def _scores(self, W: Rows, linear: bool = False) -> Tensor:
-        """Z [C, K, B]; `linear`: of a direction, to which no offset belongs."""
+        """Return the scores Z [C, K, B]; with `linear`, those of a direction, without the offset."""
         form, X = self.form, self.samples.X
         at = form.outputs * form.inputs
         weight = W[:, :at].view(len(W), form.outputs, -1)
@@ -278,7 +282,7 @@ class Reduced:
     """
 
     form: Form
-    samples: Matrices  # of the full problem
+    samples: Matrices  # samples of the full problem
     factors: Tensor  # L [C, n, n]
     oracle: Linear
     origin: Vec
@@ -296,6 +300,7 @@ class Reduced:
 
 
 def reduced(form: Form, samples: Matrices, factors: Tensor, x: Vec, meter: Meter) -> Reduced:
+    """Return the reduced problem around x."""
     scores = Linear(form, samples, Meter(len(samples.sizes)))._scores(repeat(x, len(samples.sizes)))
     n = samples.X.shape[1]
     small = Form(form.phi, n, form.outputs, False, form.reduction)

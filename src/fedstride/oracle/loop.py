@@ -38,8 +38,8 @@ class Loop:
         self.replica, self.criterion, self.batches, self.meter = replica, loss, batches, meter
         self.rows = list(range(len(batches))) if rows is None else list(rows)  # positions in the chunk
         self.seeds, self.stats, self.contrast, self.moves_stats = seeds, stats, contrast, moves_stats
-        self.others: dict[int, tuple[Tensor, ...]] = {}  # by position in the chunk
-        self.data_loss: Col | None = None  # of the last gradient, without the contrast
+        self.others: dict[int, tuple[Tensor, ...]] = {}  # features of the other models, by position in the chunk
+        self.data_loss: Col | None = None  # loss at the last gradient, without the contrast term
 
     def loss(self, W: Rows) -> Col:
         L = W.new_empty(len(W), 1)
@@ -91,7 +91,7 @@ class Loop:
             data = self.criterion(replica(inputs), targets)
             return data, data
         extra = self.contrast.value(called(replica.module.features, inputs), self.others[at])  # type: ignore[arg-type]
-        self._bind_stats(i)  # undo the changes of the features' pass
+        self._bind_stats(i)  # undo the changes of the first forward pass
         data = self.criterion(replica(inputs), targets)
         return data + extra, data
 

@@ -17,9 +17,13 @@ Ray = Callable[[Col, list[int]], Col]  # (step sizes, rows) -> the loss of these
 class Oracle(Protocol):
     """Loss and gradient on the clients' batches of this step."""
 
-    def loss(self, W: Rows) -> Col: ...
+    def loss(self, W: Rows) -> Col:
+        """Return the loss of each row."""
+        ...
 
-    def grad(self, W: Rows) -> tuple[Col, Rows]: ...
+    def grad(self, W: Rows) -> tuple[Col, Rows]:
+        """Return the loss and the gradient of each row."""
+        ...
 
     def take(self, rows: list[int]) -> Oracle:
         """Return an oracle with the same batches for some of the rows."""
@@ -29,9 +33,13 @@ class Oracle(Protocol):
 class Contrast(Protocol):
     """A loss term that compares a client's features with those of other models (MOON)."""
 
-    def others(self, replica: Replica, row: int, inputs: Tree) -> tuple[Tensor, ...]: ...
+    def others(self, replica: Replica, row: int, inputs: Tree) -> tuple[Tensor, ...]:
+        """Return the features of the other models."""
+        ...
 
-    def value(self, z: Tensor, others: tuple[Tensor, ...]) -> Tensor: ...
+    def value(self, z: Tensor, others: tuple[Tensor, ...]) -> Tensor:
+        """Return the term for the client's features z."""
+        ...
 
 
 class Meter:

@@ -1,4 +1,4 @@
-"""Server rules: from the mean of the updates to the next model. They see means only."""
+"""Server rules: from the mean update to the next model. They receive only means over the cohort."""
 
 from __future__ import annotations
 
@@ -45,18 +45,22 @@ __all__ = [
 
 
 class Server(Protocol):
-    """A rule leaves the step it took in state["eta"], for the history."""
+    """A server rule. state["eta"] holds its last step size, for the history."""
 
-    needs: ClassVar[tuple[str, ...]]  # scalars that clients upload beside the update, such as "square"
+    needs: ClassVar[tuple[str, ...]]  # fields that clients upload in addition to the update, such as "square"
 
-    def init(self, x: Vec) -> State: ...
-
-    def broadcast(self, state: State) -> State:
-        """What clients get beside the model."""
+    def init(self, x: Vec) -> State:
+        """Return the state before the first round."""
         ...
 
-    def step(self, x: Vec, mean: Mean, state: State) -> Vec: ...
+    def broadcast(self, state: State) -> State:
+        """Return the values that clients receive in addition to the model."""
+        ...
+
+    def step(self, x: Vec, mean: Mean, state: State) -> Vec:
+        """Return the next model, and update the state."""
+        ...
 
     def output(self, x: Vec, state: State) -> Vec:
-        """What is evaluated and returned; training goes on from x."""
+        """Return the model that is evaluated and returned; training continues from x."""
         ...

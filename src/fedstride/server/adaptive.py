@@ -1,7 +1,7 @@
-"""FedAdagrad, FedAdam and FedYogi: adaptive steps per coordinate at the server.
+"""FedAdagrad, FedAdam and FedYogi: adaptive steps per coordinate on the server.
 
 Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan. Adaptive federated optimization. ICLR 2021.
-Deviations: bias_correction=True gives torch's Adam, which 001 B.4 uses (with betas (0.9, 0.999), tau 1e-8).
+Deviations: bias_correction=True gives torch's Adam, as used for Delta-SGD (001 B.4: betas (0.9, 0.999), tau 1e-8).
 """
 
 from __future__ import annotations
@@ -23,7 +23,21 @@ def _init(x: Vec, lr: float, v0: float) -> State:
 
 @dataclass(frozen=True)
 class AdagradServer:
-    """m = b1 m + (1 - b1) Dbar; v += Dbar^2; x -= lr m / (sqrt(v) + tau)."""
+    """FedAdagrad: m = beta m + (1 - beta) Dbar; v += Dbar^2; x -= lr m / (sqrt(v) + tau).
+
+    Args:
+        lr: step size.
+        beta: momentum in [0, 1); 0 turns it off.
+        tau: added to sqrt(v); v starts at tau^2.
+
+    Raises:
+        InvalidInput: if an argument is out of range.
+
+    Example:
+        >>> run = fs.train(nn.Linear(3, 1), "mse", clients, fs.Algorithm(server=fs.AdagradServer(lr=0.5)), rounds=20)
+        >>> run.history[-1]["train_loss"] < run.history[0]["train_loss"]
+        True
+    """
 
     lr: float = 0.1
     beta: float = 0.0
@@ -57,12 +71,27 @@ class AdagradServer:
 
 @dataclass(frozen=True)
 class AdamServer:
-    """m = b1 m + (1 - b1) Dbar; v = b2 v + (1 - b2) Dbar^2; x -= lr m / (sqrt(v) + tau)."""
+    """FedAdam: m = b1 m + (1 - b1) Dbar; v = b2 v + (1 - b2) Dbar^2; x -= lr m / (sqrt(v) + tau).
+
+    Args:
+        lr: step size.
+        betas: b1 and b2, in [0, 1).
+        tau: added to sqrt(v); v starts at tau^2.
+        bias_correction: whether to start v at 0, and to divide m and v by 1 - b1^t and 1 - b2^t, as torch does.
+
+    Raises:
+        InvalidInput: if an argument is out of range.
+
+    Example:
+        >>> run = fs.train(nn.Linear(3, 1), "mse", clients, fs.Algorithm(server=fs.AdamServer(lr=0.1)), rounds=20)
+        >>> run.history[-1]["train_loss"] < run.history[0]["train_loss"]
+        True
+    """
 
     lr: float = 0.1
     betas: tuple[float, float] = (0.9, 0.99)
     tau: float = 1e-3
-    bias_correction: bool = False  # True: v_0 = 0, and m and v divided by 1 - beta^t
+    bias_correction: bool = False
     needs: ClassVar[tuple[str, ...]] = ()
     slot: ClassVar[str] = "server"
     has_momentum: ClassVar[bool] = True
@@ -94,7 +123,21 @@ class AdamServer:
 
 @dataclass(frozen=True)
 class YogiServer:
-    """As Adam, with v -= (1 - b2) Dbar^2 sign(v - Dbar^2)."""
+    """FedYogi: FedAdam with v -= (1 - b2) Dbar^2 sign(v - Dbar^2).
+
+    Args:
+        lr: step size.
+        betas: b1 and b2, in [0, 1).
+        tau: added to sqrt(v); v starts at tau^2.
+
+    Raises:
+        InvalidInput: if an argument is out of range.
+
+    Example:
+        >>> run = fs.train(nn.Linear(3, 1), "mse", clients, fs.Algorithm(server=fs.YogiServer(lr=0.1)), rounds=20)
+        >>> run.history[-1]["train_loss"] < run.history[0]["train_loss"]
+        True
+    """
 
     lr: float = 0.1
     betas: tuple[float, float] = (0.9, 0.99)

@@ -1,4 +1,4 @@
-"""FedAvg's server: the mean of the updates, times a constant.
+"""FedAvg on the server: a constant times the mean update.
 
 McMahan, Moore, Ramage, Hampson, Aguera y Arcas. Communication-efficient learning of deep networks. AISTATS 2017.
 Deviations: none.
@@ -16,7 +16,19 @@ from fedstride.wire import Mean
 
 @dataclass(frozen=True)
 class Average:
-    """x -= lr Dbar."""
+    """FedAvg: x -= lr Dbar; the default.
+
+    Args:
+        lr: step size; 1 replaces the model by the mean of the clients' models.
+
+    Raises:
+        InvalidInput: if lr is not positive.
+
+    Example:
+        >>> run = fs.train(nn.Linear(3, 1), "mse", clients, fs.Algorithm(server=fs.Average(lr=0.5)), rounds=1)
+        >>> run.history[0]["server_step"]
+        0.5
+    """
 
     lr: float = 1.0
     needs: ClassVar[tuple[str, ...]] = ()

@@ -1,7 +1,7 @@
-"""D-Adaptation at the server: SGD whose step grows with a lower bound on the distance to the solution.
+"""D-Adaptation on the server: SGD with a step from a growing lower bound on the distance to the solution.
 
 Defazio, Mishchenko. Learning-rate-free learning by D-Adaptation. ICML 2023 (SGD with D-Adaptation).
-Deviations: the mean update takes the gradient's place, and the first one that is not zero is g_0. gamma = 1.
+Deviations: the mean update replaces the gradient, and the first non-zero one is g_0. gamma = 1.
 """
 
 from __future__ import annotations
@@ -18,13 +18,25 @@ from fedstride.wire import Mean
 
 @dataclass(frozen=True)
 class DAdaptation:
-    """s += l Dbar with l = d / |g_0|; z = x_0 - s; x = beta x + (1 - beta) z.
+    """D-Adaptation: s += l Dbar with l = d / |g_0|; z = x_0 - s; x = beta x + (1 - beta) z.
 
-    Then d = max{d, 2 sum_i l_i <Dbar_i, s_i> / |s|}.
+    Then d = max{d, 2 sum_i l_i <Dbar_i, s_i> / |s|}, a lower bound on the distance |x_0 - x*|.
+
+    Args:
+        d0: initial d.
+        beta: momentum in [0, 1); 0 turns it off.
+
+    Raises:
+        InvalidInput: if an argument is out of range.
+
+    Example:
+        >>> run = fs.train(nn.Linear(3, 1), "mse", clients, fs.Algorithm(server=fs.DAdaptation(d0=0.01)), rounds=20)
+        >>> run.history[-1]["train_loss"] < run.history[0]["train_loss"]
+        True
     """
 
-    d0: float = 1e-6  # first estimate of the distance
-    beta: float = 0.0  # momentum
+    d0: float = 1e-6
+    beta: float = 0.0
     needs: ClassVar[tuple[str, ...]] = ()
     slot: ClassVar[str] = "server"
 

@@ -1,8 +1,8 @@
-"""DoG at the server: the step is the distance from the start over the root of the sum of squared updates.
+"""DoG on the server: the distance from the start, divided by the root of the sum of squared updates.
 
 Ivgi, Hinder, Carmon. DoG is SGD's best friend: a parameter-free dynamic step size schedule. ICML 2023.
-Deviations: the mean update takes the gradient's place. The authors' code adds 1e-8 to the sum; without it, updates of any
-scale give the same steps. The authors evaluate an average of the iterates, which here is readout="average".
+Deviations: the mean update replaces the gradient. The authors' code adds 1e-8 to the sum; without it, steps do not
+depend on the scale of the updates. The authors evaluate an average of the iterates: use readout="average".
 """
 
 from __future__ import annotations
@@ -19,9 +19,21 @@ from fedstride.wire import Mean
 
 @dataclass(frozen=True)
 class DoG:
-    """x -= eta Dbar with eta_t = max{r_eps (1 + |x_0|), max_(i <= t) |x_i - x_0|} / sqrt(sum_(i <= t) |Dbar_i|^2)."""
+    """DoG: x -= eta Dbar, eta_t = max{r_eps (1 + |x_0|), max_(i <= t) |x_i - x_0|} / sqrt(sum_(i <= t) |Dbar_i|^2).
 
-    r_eps: float = 1e-6  # length of the first move, relative to 1 + |x_0|
+    Args:
+        r_eps: length of the first move, relative to 1 + |x_0|.
+
+    Raises:
+        InvalidInput: if r_eps is not positive.
+
+    Example:
+        >>> run = fs.train(nn.Linear(3, 1), "mse", clients, fs.Algorithm(server=fs.DoG(r_eps=0.01)), rounds=20)
+        >>> run.history[-1]["train_loss"] < run.history[0]["train_loss"]
+        True
+    """
+
+    r_eps: float = 1e-6
     needs: ClassVar[tuple[str, ...]] = ()
     slot: ClassVar[str] = "server"
 

@@ -1,7 +1,7 @@
-"""FedDyn's server: the mean of the models, moved by the sum of all drifts so far.
+"""FedDyn on the server: the mean of the models, corrected by the accumulated drift.
 
 Acar, Zhao, Matas, Mattina, Whatmough, Saligrama. Federated learning based on dynamic regularization. ICLR 2021.
-Deviations: none. The other half is client/objective/feddyn.py.
+Deviations: none. The client half is client/objective/feddyn.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,19 @@ from fedstride.wire import Mean
 
 @dataclass(frozen=True)
 class FedDyn:
-    """h -= alpha sum pi_i (y_i - x); x+ = sum p_i y_i - h / alpha."""
+    """FedDyn: h -= alpha sum pi_i (y_i - x); x+ = sum p_i y_i - h / alpha.
+
+    Use it with fs.FedDynObjective of the same alpha; fs.recipes.feddyn() combines both.
+
+    Args:
+        alpha: strength of the regularisation.
+
+    Raises:
+        InvalidInput: if alpha is not positive.
+
+    Example:
+        >>> algorithm = fs.Algorithm(objective=fs.FedDynObjective(alpha=0.1), server=fs.FedDyn(alpha=0.1))
+    """
 
     alpha: float = 0.1
     needs: ClassVar[tuple[str, ...]] = ()

@@ -1,7 +1,7 @@
-"""FedExP: the server step from the diversity of the clients' updates.
+"""FedExP: a server step from the diversity of the clients' updates.
 
 Jhunjhunwala, Wang, Joshi. FedExP: speeding up federated averaging via extrapolation. ICLR 2023 (003).
-Deviations: none. The authors' code multiplies eps by the number of clients and lets it decay; the paper does not.
+Deviations: none. Unlike the paper, the authors' code multiplies eps by the number of clients and lets it decay.
 """
 
 from __future__ import annotations
@@ -18,13 +18,27 @@ from fedstride.wire import Mean
 
 @dataclass(frozen=True)
 class FedExP:
-    """x -= eta Dbar with eta = max{1, S / (2 (|Dbar|^2 + eps))}."""
+    """FedExP: x -= eta Dbar with eta = max{1, S / (2 (|Dbar|^2 + eps))}.
 
-    eps: float = 1e-3  # keeps eta finite once the mean update vanishes
-    lr_max: float | None = None  # optional cap of eta (000 thm. 5 to 7)
-    exact: bool = False  # clients that project exactly need no 1/2 (003 app. C.4.1)
-    last_two: bool = True  # return the mean of the last two iterates
+    Args:
+        eps: keeps eta finite as the mean update vanishes; 0 turns it off.
+        lr_max: maximum of eta, at least 1 (FedSLS thm. 5 to 7); None for no limit.
+        exact: whether clients project exactly, so that the factor 2 is not needed (FedExP app. C.4.1).
+        last_two: whether to return the mean of the last two iterates.
 
+    Raises:
+        InvalidInput: if an argument is out of range.
+
+    Example:
+        >>> run = fs.train(nn.Linear(3, 1), "mse", clients, fs.Algorithm(server=fs.FedExP(lr_max=4.0)), rounds=5)
+        >>> all(1 <= row["server_step"] <= 4 for row in run.history)
+        True
+    """
+
+    eps: float = 1e-3
+    lr_max: float | None = None
+    exact: bool = False
+    last_two: bool = True
     needs: ClassVar[tuple[str, ...]] = ("square",)
     slot: ClassVar[str] = "server"
     extrapolates: ClassVar[bool] = True

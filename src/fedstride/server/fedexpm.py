@@ -1,7 +1,7 @@
 """FedExP-M: extrapolation combined with server momentum.
 
 Jhunjhunwala, Wang, Joshi. FedExP: speeding up federated averaging via extrapolation. ICLR 2023 (003 app. F).
-Deviations: none; there is no max(1, .).
+Deviations: none; as in the paper, eta may be less than 1.
 """
 
 from __future__ import annotations
@@ -18,7 +18,20 @@ from fedstride.wire import Mean
 
 @dataclass(frozen=True)
 class FedExPM:
-    """v = Dbar + beta v; s = S + beta/2 s; x -= eta v with eta = s / (2 (|v|^2 + eps))."""
+    """FedExP-M: v = Dbar + beta v; s = S + beta/2 s; x -= eta v with eta = s / (2 (|v|^2 + eps)).
+
+    Args:
+        eps: keeps eta finite as v vanishes; 0 turns it off.
+        beta: momentum in [0, 1); 0 turns it off.
+
+    Raises:
+        InvalidInput: if an argument is out of range.
+
+    Example:
+        >>> run = fs.train(nn.Linear(3, 1), "mse", clients, fs.Algorithm(server=fs.FedExPM(beta=0.5)), rounds=20)
+        >>> run.history[-1]["train_loss"] < run.history[0]["train_loss"]
+        True
+    """
 
     eps: float = 1e-3
     beta: float = 0.9

@@ -1,4 +1,4 @@
-"""FedExProx's server: extrapolation of proximal steps, constant or by gradient diversity.
+"""FedExProx on the server: extrapolation of proximal steps, constant or from gradient diversity.
 
 Li, Acharya, Richtarik. The power of extrapolation in federated learning. NeurIPS 2024.
 Deviations: none.
@@ -18,7 +18,17 @@ from fedstride.wire import Mean
 
 @dataclass(frozen=True)
 class FedExProx:
-    """x -= alpha Dbar; alpha a constant, or "grads": S / |Dbar|^2."""
+    """FedExProx: x -= alpha Dbar with a constant alpha, or alpha = S / |Dbar|^2 for "grads".
+
+    Args:
+        alpha: extrapolation, a positive number or "grads" (gradient diversity).
+
+    Raises:
+        InvalidInput: if alpha is not positive, or an unknown name.
+
+    Example:
+        >>> algorithm = fs.Algorithm(objective=fs.Proximal(mu=1.0), server=fs.FedExProx(alpha="grads"))
+    """
 
     alpha: float | str = "grads"
     needs: ClassVar[tuple[str, ...]] = ("square",)

@@ -1,7 +1,7 @@
-"""FedNova: updates normalised by each client's effective number of steps.
+"""FedNova: updates normalised by the effective number of local steps of each client.
 
 Wang, Liu, Liang, Joshi, Poor. Tackling the objective inconsistency problem. NeurIPS 2020 (004 prop. 2).
-Deviations: none. Clients upload Delta_i / a_i and a_i, so that the server still sees means only.
+Deviations: none. Clients upload Delta_i / a_i and a_i, so that the server receives only means.
 """
 
 from __future__ import annotations
@@ -16,7 +16,20 @@ from fedstride.wire import Mean
 
 @dataclass(frozen=True)
 class FedNova:
-    """x -= lr tau_eff sum p_i Delta_i / a_i with tau_eff = sum p_i a_i."""
+    """FedNova: x -= lr tau_eff sum p_i Delta_i / a_i with tau_eff = sum p_i a_i.
+
+    a_i is the effective number of local steps; for constant steps without momentum, a_i = tau_i.
+
+    Args:
+        lr: step size.
+
+    Raises:
+        InvalidInput: if lr is not positive.
+
+    Example:
+        >>> algorithm = fs.Algorithm(step=fs.Constant(0.05), server=fs.FedNova())
+        >>> run = fs.train(nn.Linear(3, 1), "mse", clients, algorithm, rounds=2, local_steps=[1, 2, 3, 4])
+    """
 
     lr: float = 1.0
     needs: ClassVar[tuple[str, ...]] = ("effective_steps",)

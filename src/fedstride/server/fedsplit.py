@@ -1,7 +1,7 @@
-"""FedSplit's server: the mean of the z_i, which is x - 2 Dbar when everybody takes part.
+"""FedSplit on the server: the mean of the z_i, which equals x - 2 Dbar if all clients take part.
 
 Pathak, Wainwright. FedSplit: an algorithmic framework for fast federated optimization. NeurIPS 2020 (004 eq. 153).
-Deviations: none. The other half is client/objective/fedsplit.py.
+Deviations: none. The client half is client/objective/fedsplit.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from fedstride.wire import Mean
 
 @dataclass(frozen=True)
 class FedSplit:
-    """x+ = mean z_i = x - 2 Dbar."""
+    """FedSplit: x+ = mean z_i = x - 2 Dbar.
+
+    Use it with fs.FedSplitProx; fs.recipes.fedsplit() combines both. All clients must take part in every round.
+
+    Example:
+        >>> algorithm = fs.Algorithm(objective=fs.FedSplitProx(s=0.5), server=fs.FedSplit())
+    """
 
     needs: ClassVar[tuple[str, ...]] = ()
     slot: ClassVar[str] = "server"

@@ -1,8 +1,8 @@
-"""FedHyper's server: the step grows while successive mean updates agree, and shrinks when they oppose each other.
+"""FedHyper on the server: the step grows while successive mean updates agree, and shrinks if they oppose each other.
 
 Wang, Wang, Li. FedHyper: a universal and robust learning rate scheduler with hypergradient descent. ICLR 2024 (FedHyper-G).
-Deviations: FedHyper's schedulers of the clients' rates are not part of this rule. The authors' code keeps the step between
-1/5 and 5.
+Deviations: this rule does not include FedHyper's schedulers of the clients' step sizes. The authors' code limits the
+step to [1/5, 5].
 """
 
 from __future__ import annotations
@@ -19,7 +19,19 @@ from fedstride.wire import Mean
 
 @dataclass(frozen=True)
 class Hypergradient:
-    """eta_t = eta_(t-1) + <Dbar_t, Dbar_(t-1)>, between 1/bound and bound; x -= eta Dbar."""
+    """FedHyper-G: x -= eta Dbar with eta_t = eta_(t-1) + <Dbar_t, Dbar_(t-1)>, limited to [1/bound, bound].
+
+    Args:
+        bound: maximum of eta, at least 1.
+
+    Raises:
+        InvalidInput: if bound is less than 1.
+
+    Example:
+        >>> run = fs.train(nn.Linear(3, 1), "mse", clients, fs.Algorithm(server=fs.Hypergradient(bound=2.0)), rounds=5)
+        >>> all(0.5 <= row["server_step"] <= 2 for row in run.history)
+        True
+    """
 
     bound: float = 3.0
     needs: ClassVar[tuple[str, ...]] = ()

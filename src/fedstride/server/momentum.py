@@ -1,4 +1,4 @@
-"""FedAvgM: momentum at the server.
+"""FedAvgM: momentum on the server.
 
 Hsu, Qi, Brown. Measuring the effects of non-identical data distribution. 2019.
 Deviations: none.
@@ -18,7 +18,20 @@ from fedstride.wire import Mean
 
 @dataclass(frozen=True)
 class ServerMomentum:
-    """v = Dbar + beta v; x -= lr v."""
+    """FedAvgM: v = Dbar + beta v; x -= lr v.
+
+    Args:
+        lr: step size.
+        beta: momentum in [0, 1); 0 turns it off.
+
+    Raises:
+        InvalidInput: if an argument is out of range.
+
+    Example:
+        >>> run = fs.train(nn.Linear(3, 1), "mse", clients, fs.Algorithm(server=fs.ServerMomentum(beta=0.5)), rounds=20)
+        >>> run.history[-1]["train_loss"] < run.history[0]["train_loss"]
+        True
+    """
 
     lr: float = 1.0
     beta: float = 0.9

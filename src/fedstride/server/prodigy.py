@@ -1,8 +1,8 @@
-"""Prodigy at the server: Adam whose step is an estimate of the distance to the solution, found on the way.
+"""Prodigy on the server: Adam with a step from an estimate of the distance to the solution, which grows in training.
 
 Mishchenko, Defazio. Prodigy: an expeditiously adaptive parameter-free learner. ICML 2024 (the Adam version).
-Deviations: the mean update takes the gradient's place. m, v, r and s are kept divided by d_0 or d_0^2, which cancels and
-keeps float32 from underflow. Where no update has been seen, nothing moves.
+Deviations: the mean update replaces the gradient. m, v, r and s are stored divided by d_0 or d_0^2, which cancels and
+avoids underflow in float32. Coordinates that have received no update do not move.
 """
 
 from __future__ import annotations
@@ -19,13 +19,26 @@ from fedstride.wire import Mean
 
 @dataclass(frozen=True)
 class Prodigy:
-    """m and v: moving averages of d Dbar and d^2 Dbar^2; x -= d m / (sqrt(v) + d eps).
+    """Prodigy: x -= d m / (sqrt(v) + d eps), with m and v the moving averages of d Dbar and d^2 Dbar^2.
 
-    r and s: moving averages of d^2 <Dbar, x_0 - x> and d^2 Dbar, with sqrt(b2); then d = max{d, r / |s|_1}.
+    Then d = max{d, r / |s|_1}; r and s are moving averages of d^2 <Dbar, x_0 - x> and d^2 Dbar with factor sqrt(b2).
+
+    Args:
+        betas: decay factors b1 and b2 of m and v, in [0, 1).
+        d0: initial d.
+        eps: added to the denominator, relative to d.
+
+    Raises:
+        InvalidInput: if an argument is out of range.
+
+    Example:
+        >>> run = fs.train(nn.Linear(3, 1), "mse", clients, fs.Algorithm(server=fs.Prodigy(d0=0.01)), rounds=20)
+        >>> run.history[-1]["train_loss"] < run.history[0]["train_loss"]
+        True
     """
 
     betas: tuple[float, float] = (0.9, 0.999)
-    d0: float = 1e-6  # first estimate of the distance
+    d0: float = 1e-6
     eps: float = 1e-8
     needs: ClassVar[tuple[str, ...]] = ()
     slot: ClassVar[str] = "server"

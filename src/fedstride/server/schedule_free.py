@@ -1,8 +1,7 @@
-"""Schedule-free SGD at the server: clients start between the last iterate and the mean of all; the mean is returned.
+"""Schedule-free SGD on the server: clients start between the last iterate and the mean iterate, which is returned.
 
 Defazio, Yang, Mehta, Mishchenko, Khaled, Cutkosky. The road less scheduled. NeurIPS 2024.
-Deviations: the mean update takes the gradient's place. c = 1/t as in the authors' code, so that the start has no part in
-the mean.
+Deviations: the mean update replaces the gradient. c = 1/t as in the authors' code, so that the mean excludes the start.
 """
 
 from __future__ import annotations
@@ -17,7 +16,22 @@ from fedstride.wire import Mean
 
 @dataclass(frozen=True)
 class ScheduleFree:
-    """z -= lr Dbar; x = (1 - 1/t) x + z / t; clients start from y = (1 - beta) z + beta x; x is returned."""
+    """Schedule-free SGD: z -= lr Dbar; x = (1 - 1/t) x + z / t; clients start from y = (1 - beta) z + beta x.
+
+    Training iterates y; the mean x is evaluated and returned.
+
+    Args:
+        lr: step size.
+        beta: weight of the mean in y, in [0, 1).
+
+    Raises:
+        InvalidInput: if an argument is out of range.
+
+    Example:
+        >>> run = fs.train(nn.Linear(3, 1), "mse", clients, fs.Algorithm(server=fs.ScheduleFree(lr=1.0)), rounds=20)
+        >>> run.history[-1]["train_loss"] < run.history[0]["train_loss"]
+        True
+    """
 
     lr: float = 1.0
     beta: float = 0.9
@@ -35,7 +49,7 @@ class ScheduleFree:
         return {}
 
     def step(self, x: Vec, mean: Mean, state: State) -> Vec:
-        """From y_t, which is the model that clients get, to y_(t+1)."""
+        """Return y_(t+1), given y_t as x."""
         state["t"] = state["t"] + 1
         z = state["z"] = state["z"] - self.lr * mean.update
         average = state["x"] = state["x"] + (z - state["x"]) / state["t"]

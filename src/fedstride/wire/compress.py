@@ -31,6 +31,7 @@ class Compressor(Protocol):
 
 
 def plain_bytes(d: int, itemsize: int) -> int:
+    """Return the message size of an uncompressed row."""
     return d * itemsize
 
 
@@ -40,6 +41,7 @@ def _count(k: int | float, d: int) -> int:
 
 
 def _check_k(part: object, k: int | float) -> None:
+    """Refuse k unless it is a positive number of entries or a fraction in (0, 1]."""
     whole = isinstance(k, int) and not isinstance(k, bool) and k >= 1
     if not (whole or (isinstance(k, float) and 0 < k <= 1)):
         raise InvalidInput(
@@ -54,7 +56,18 @@ def _sparse_bytes(k: int, d: int, itemsize: int) -> int:
 
 @dataclass(frozen=True)
 class TopK:
-    """Keep the k entries (or the fraction k) of largest magnitude; ties go to the lowest index."""
+    """Keep the k entries of largest magnitude; ties go to the lowest index.
+
+    Args:
+        k: number of entries (an int), or fraction of all entries (a float in (0, 1]).
+
+    Raises:
+        InvalidInput: if k is neither.
+
+    Example:
+        >>> fs.TopK(2).compress(torch.tensor([[1.0, -3.0, 2.0]]))
+        tensor([[ 0., -3.,  2.]])
+    """
 
     k: int | float
 
@@ -75,10 +88,23 @@ class TopK:
 
 @dataclass(frozen=True)
 class RandomK:
-    """Keep k entries (or the fraction k) chosen at random; scaled by d/k if unbiased."""
+    """Keep k entries chosen at random.
+
+    Args:
+        k: number of entries (an int), or fraction of all entries (a float in (0, 1]).
+        unbiased: whether to scale them by d/k. This is not a contraction, so error feedback would diverge and is refused.
+
+    Raises:
+        InvalidInput: if k is neither.
+
+    Example:
+        >>> kept = fs.RandomK(2).compress(torch.ones(1, 5), [torch.Generator().manual_seed(0)])
+        >>> int(kept.sum())
+        2
+    """
 
     k: int | float
-    unbiased: bool = False  # scaling up is not a contraction, so error feedback would diverge
+    unbiased: bool = False
 
     def __post_init__(self) -> None:
         _check_k(self, self.k)
@@ -102,7 +128,18 @@ class RandomK:
 
 @dataclass(frozen=True)
 class Quantize:
-    """Round to multiples of max|v| / (2^(bits-1) - 1), up or down at random: unbiased."""
+    """Unbiased stochastic quantisation: round to multiples of max|v| / (2^(bits-1) - 1), up or down at random.
+
+    Args:
+        bits: bits per entry, from 2 to 16.
+
+    Raises:
+        InvalidInput: if bits is out of range.
+
+    Example:
+        >>> fs.Quantize(bits=8).bytes(d=1000, itemsize=4)  # instead of 4000
+        1004
+    """
 
     bits: int = 8
 

@@ -18,13 +18,27 @@ from fedstride.core.rows import State
 
 @dataclass(frozen=True)
 class Mean:
-    """The input of a server rule: p-weighted means over the cohort, and the cohort's share of the federation."""
+    """The input of a server rule: p-weighted means over the cohort.
+
+    Args:
+        fields: mean of each uploaded field, by name.
+        share: weight of the cohort in the federation, sum of pi_i.
+        participants: number of clients in the mean; with privacy, its expectation.
+        clients: number of clients in the federation.
+        shapes: shapes of the model's tensors, in the order of the update.
+
+    Example:
+        >>> mean = fs.wire.Mean({"update": torch.tensor([1.0, 2.0])}, share=1.0, participants=4, clients=4)
+        >>> rule, x = fs.Average(lr=0.5), torch.zeros(2)
+        >>> rule.step(x, mean, rule.init(x))
+        tensor([-0.5000, -1.0000])
+    """
 
     fields: State
-    share: float  # the cohort's weight in the whole federation: sum of pi_i
-    participants: float  # with privacy, the expected number
-    clients: int  # number of clients in the whole federation
-    shapes: tuple[Size, ...] = ()  # shapes of the model's tensors, in the order of the update
+    share: float
+    participants: float
+    clients: int
+    shapes: tuple[Size, ...] = ()
 
     @property
     def update(self) -> Tensor:
@@ -39,17 +53,28 @@ class Mean:
 
 @dataclass
 class Node:
-    """The weighted sum of some clients' uploads."""
+    """The weighted sum of some clients' uploads, a node of the summation tree.
+
+    Args:
+        weight: sum of the weights.
+        fields: weighted sum of each field, by name.
+
+    Example:
+        >>> left, right = (fs.wire.Node(1.0, {"update": torch.tensor([v])}) for v in (1.0, 2.0))
+        >>> left.merge(right)
+        Node(weight=2.0, fields={'update': tensor([3.])})
+    """
 
     weight: float
     fields: State
 
     def merge(self, right: Node) -> Node:
+        """Return the sum of both nodes, in the memory of this one."""
         return Node(self.weight + right.weight, {k: v.add_(right.fields[k]) for k, v in self.fields.items()})
 
 
 class Aggregator(Protocol):
-    """Combine rows, added in any order, to one row. Columns are independent, so slices can be aggregated separately."""
+    """Combine rows, added in any order, into one. Columns are independent, so slices can be aggregated separately."""
 
     nodes: dict[tuple[int, int], Node]  # partial results by level and position, which another aggregator can place
 
@@ -64,11 +89,23 @@ class Aggregator(Protocol):
 
 @dataclass
 class WeightedMean:
-    """sum w_i v_i / sum w_i. Add each position once, in any order. Takes ownership of the given tensors."""
+    """The weighted mean sum w_i v_i / sum w_i. Each position is added once, in any order.
+
+    Args:
+        nodes: partial sums by level and position in the tree.
+
+    Example:
+        >>> mean = fs.wire.WeightedMean()
+        >>> mean.add(0, 1.0, {"update": torch.tensor([2.0])})
+        >>> mean.add(1, 3.0, {"update": torch.tensor([6.0])})
+        >>> mean.finish()
+        ({'update': tensor([5.])}, 4.0)
+    """
 
     nodes: dict[tuple[int, int], Node] = field(default_factory=dict)
 
     def add(self, position: int, weight: float, fields: Mapping[str, Tensor]) -> None:
+        """Add the fields of one position. The mean takes ownership of the tensors."""
         scaled = {k: v if weight == 1 else v * weight for k, v in fields.items()}
         self.place(0, position, Node(weight, scaled))
 
@@ -94,6 +131,7 @@ class WeightedMean:
             first, level = first >> 1, level + 1
 
     def merge(self, other: WeightedMean) -> WeightedMean:
+        """Add the partial sums of another mean over other positions."""
         for (level, position), node in sorted(other.nodes.items()):
             self.place(level, position, node)
         return self
@@ -109,6 +147,7 @@ class WeightedMean:
         return {k: v / total.weight for k, v in total.fields.items()}, total.weight
 
     def place(self, level: int, position: int, node: Node) -> None:
+        """Add a partial sum, merging siblings up the tree."""
         while (level, position ^ 1) in self.nodes:
             sibling = self.nodes.pop((level, position ^ 1))
             node = sibling.merge(node) if position & 1 else node.merge(sibling)

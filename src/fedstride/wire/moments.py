@@ -1,4 +1,4 @@
-"""Encode the moments of clients' inputs as integers for an exact secure sum, for any scales of the features.
+"""Encode the moments of clients' inputs as integers for an exact secure sum, for features of any scale.
 
 A number in a secure sum has at most 30 bits. The squares of features whose scales are far apart need hundreds, so each
 moment is split into digits, and each digit is summed separately.
@@ -91,6 +91,7 @@ class MomentSum:
 
 
 def beyond(bound: float) -> InvalidInput:
+    """Return the error for inputs beyond the bound."""
     return InvalidInput(
         f"normalise=True with secure: some inputs exceed the bound inputs={bound:g}. Set a larger one in the "
         f'setting `secure`, as in secure="10, inputs={100 * bound:g}"; a generous bound has no cost.'

@@ -1,4 +1,4 @@
-"""Robust aggregation: a few clients that send arbitrary values cannot move the result far.
+"""Robust aggregation: a few clients that send arbitrary values have limited influence on the result.
 
 Yin, Chen, Ramchandran, Bartlett. Byzantine-robust distributed learning. ICML 2018.
 Deviations: none. These rules need all rows at once: memory O(M d), no secure aggregation, and no means of other fields.
@@ -20,16 +20,26 @@ from fedstride.wire.mean import Aggregator, Node
 
 
 class Robust(Protocol):
-    """A robust aggregation rule: the declared exception from "servers see means only"."""
+    """A robust aggregation rule. Unlike all other rules, it needs the updates of single clients."""
 
-    def start(self) -> Aggregator: ...
+    def start(self) -> Aggregator:
+        """Return a new aggregator."""
+        ...
 
-    def combine(self, V: Rows) -> Vec: ...
+    def combine(self, V: Rows) -> Vec:
+        """Return the aggregate of the rows."""
+        ...
 
 
 @dataclass(frozen=True)
 class Median:
-    """The median of each coordinate: robust if fewer than half of the clients are malicious."""
+    """The median of each coordinate: robust if fewer than half of the clients are malicious.
+
+    Example:
+        >>> fs.Median().combine(torch.tensor([[1.0], [2.0], [1000.0]]))
+        tensor([2.])
+        >>> algorithm = fs.Algorithm(aggregate=fs.Median())
+    """
 
     def start(self) -> Aggregator:
         return _Rows(self)
@@ -41,7 +51,19 @@ class Median:
 
 @dataclass(frozen=True)
 class TrimmedMean:
-    """The mean of each coordinate without the given share of the largest and of the smallest values."""
+    """The mean of each coordinate without its largest and smallest values.
+
+    Args:
+        share: fraction of the values to remove at each end, between 0 and 0.5.
+
+    Raises:
+        InvalidInput: if share is out of range.
+
+    Example:
+        >>> fs.TrimmedMean(share=0.25).combine(torch.tensor([[1.0], [2.0], [3.0], [1000.0]]))
+        tensor([2.5000])
+        >>> algorithm = fs.Algorithm(aggregate=fs.TrimmedMean(share=0.25))
+    """
 
     share: float = 0.1
 

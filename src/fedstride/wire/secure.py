@@ -37,7 +37,7 @@ class Secure:
     """
 
     bound: float  # norm of a client's update; its square bounds the squared norm
-    bounds: Mapping[str, float] = field(default_factory=dict)  # of fields without a known range: control, gradient, ...
+    bounds: Mapping[str, float] = field(default_factory=dict)  # norms of fields without a known range, by name
 
     def __post_init__(self) -> None:
         positive(self, bound=self.bound)

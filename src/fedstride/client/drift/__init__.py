@@ -1,4 +1,4 @@
-"""Drift corrections: the direction of a local step is g + corr. Each has a client's and a server's half."""
+"""Drift corrections: local steps follow g + corr. Each correction has a client half and a server half."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ __all__ = ["Drift", "GradientCorrection", "Scaffold"]
 
 
 class Drift(Protocol):
-    exchanges_gradients: ClassVar[bool]  # True: a gradient exchange comes before the local steps
-    uploads: ClassVar[tuple[str, ...]]  # fields that join the model's upload
+    """A drift correction."""
+
+    exchanges_gradients: ClassVar[bool]  # whether gradients are exchanged before the local steps
+    uploads: ClassVar[tuple[str, ...]]  # fields that clients upload in addition to the update
 
     def memory(self, x: Vec) -> State:
-        """What a client that never took part remembers."""
+        """Return the initial memory of a client."""
         ...
 
     def correction(self, broadcast: State, memory: State) -> Rows:
-        """corr, fixed within a round."""
+        """Return corr, which is fixed within a round."""
         ...
 
     def finish(self, update: Rows, total: Col, broadcast: State, memory: State) -> tuple[State, State]:
-        """(uploads, memory) after the local steps; total = the sum of the step sizes used."""
+        """Return (uploads, memory) after the local steps; `total` is the sum of their step sizes."""
         ...
 
     def init(self, x: Vec) -> State:
-        """The server's half."""
+        """Return the initial state of the server half."""
         ...
 
     def absorb(self, mean: State, share: float, state: State) -> None:
-        """Take in the mean of the uploads; share = the cohort's weight in the whole federation."""
+        """Update the server state with the mean upload; `share` is the weight of the cohort in the federation."""
         ...

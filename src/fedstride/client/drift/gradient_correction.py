@@ -1,4 +1,4 @@
-"""Gradient correction: every client replaces its own gradient at x by the federation's.
+"""Gradient correction: clients replace their own gradient at x by the gradient of the federation.
 
 Mitra, Jaafar, Pappas, Hassani. Linear convergence in federated learning. NeurIPS 2021 (004 eq. 37); 002 line 7.
 Deviations: none.
@@ -14,7 +14,15 @@ from fedstride.core.rows import Col, Rows, State, Vec
 
 @dataclass(frozen=True)
 class GradientCorrection:
-    """corr = g_t - grad f_i(x), from an exchange of gradients before the local steps."""
+    """Gradient correction of FedLin and FedTrack: corr = g_t - grad f_i(x), with g_t the mean gradient at x.
+
+    Gradients are exchanged before the local steps, so a round has two exchanges.
+
+    Example:
+        >>> algorithm = fs.Algorithm(step=fs.PerStep(lr=0.1), drift=fs.GradientCorrection())
+        >>> algorithm.exchanges_gradients
+        True
+    """
 
     exchanges_gradients: ClassVar[bool] = True
     uploads: ClassVar[tuple[str, ...]] = ()

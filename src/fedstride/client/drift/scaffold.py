@@ -1,7 +1,7 @@
 """SCAFFOLD: control variates against client drift.
 
 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh. SCAFFOLD: stochastic controlled averaging. ICML 2020 (003 alg. 2).
-Deviations: divides by the actual sum of step sizes, so that adaptive steps and schedules are right.
+Deviations: updates are divided by the actual sum of the step sizes, as adaptive steps and schedules require.
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ from fedstride.core.rows import Col, Rows, State, Vec
 
 @dataclass(frozen=True)
 class Scaffold:
-    """corr = c - c_i; then c_i+ = c_i - c + Delta_i / sum(eta), and c += sum pi_i (c_i+ - c_i)."""
+    """SCAFFOLD: corr = c - c_i; then c_i+ = c_i - c + Delta_i / sum(eta), and c += sum pi_i (c_i+ - c_i).
+
+    Needs a step rule that moves along the gradient; with other rules, Algorithm raises Refused.
+
+    Example:
+        >>> algorithm = fs.Algorithm(step=fs.Constant(lr=0.05), drift=fs.Scaffold())
+        >>> run = fs.train(nn.Linear(3, 1), "mse", clients, algorithm, rounds=20, local_steps=5)
+        >>> run.history[-1]["train_loss"] < run.history[0]["train_loss"]
+        True
+    """
 
     exchanges_gradients: ClassVar[bool] = False
     uploads: ClassVar[tuple[str, ...]] = ("control",)

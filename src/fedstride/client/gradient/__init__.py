@@ -1,4 +1,4 @@
-"""Gradient estimators: what the step rule is given for the gradient of f_i."""
+"""Gradient estimators: the estimate of grad f_i that a step rule receives."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ __all__ = ["IAG", "Estimator", "Minibatch", "Noisy"]
 
 
 class Estimator(Protocol):
-    batches: ClassVar[bool]  # True if batch_size has a meaning
+    """A gradient estimator."""
+
+    batches: ClassVar[bool]  # whether it uses batch_size
 
     def begin(self, chunk: Chunk, x: Vec, base: tuple[Col, Rows] | None) -> Callable[[int, int], Oracle]:
-        """A function (step k, active rows) -> oracle. base = loss and full gradient at x, where already known."""
+        """Return a function (step k, active rows) -> oracle; `base` is the loss and full gradient at x, if known."""
         ...
 
     def anchor(self, chunk: Chunk, x: Vec) -> tuple[Col, Rows]:
-        """Loss and gradient at x, for the exchange that gradient correction needs."""
+        """Return the loss and the gradient at x, for the exchange of gradients before the local steps."""
         ...

@@ -1,9 +1,9 @@
-"""Incrementally aggregated gradients: one full gradient a round, then one component a step.
+"""Incrementally aggregated gradients (FedTrack): one full gradient per round, then one component per step.
 
 Mitra, Jaafar, Pappas, Hassani. Federated learning with incrementally aggregated gradients. CDC 2021 (002).
-Deviations: components are visited in the order of the samples (any order is allowed by the theory). While a round
-visits no component twice, its old gradient is evaluated at x again instead of kept; the history charges what the
-algorithm needs, n_i + H - 1 gradients a round, not this saving of memory.
+Deviations: components are visited in the order of the samples (the theory allows any order). If a round visits no
+component twice, the old gradient of a component is recomputed at x instead of stored; the history counts the gradients
+that the algorithm needs, n_i + H - 1 per round, without these recomputations.
 """
 
 from __future__ import annotations
@@ -22,10 +22,24 @@ from fedstride.oracle import Oracle
 
 @dataclass(frozen=True)
 class IAG:
-    """grad f_i(x) plus the changes of the components seen since, each with its share of f_i."""
+    """The full gradient at x plus the changes of the components visited since, each weighted by its share of f_i.
 
-    block: int = 1  # samples per component
-    table_gib: float = 1.0  # most memory one client's table of gradients may take
+    Args:
+        block: samples per component.
+        table_gib: maximum size in GiB of a client's table of gradients, needed if a round visits a component twice.
+
+    Raises:
+        InvalidInput: if an argument is invalid, or, before training, if a table would exceed table_gib.
+
+    Example:
+        >>> algorithm = fs.Algorithm(gradient=fs.IAG(block=4), drift=fs.GradientCorrection())
+        >>> run = fs.train(nn.Linear(3, 1), "mse", clients, algorithm, rounds=5, local_steps=3)
+        >>> run.history[0]["gradients"]  # 16 + 2 x 4 samples for each of the four clients
+        96
+    """
+
+    block: int = 1
+    table_gib: float = 1.0
     batches: ClassVar[bool] = False
     slot: ClassVar[str] = "gradient"
     by_components: ClassVar[bool] = True
@@ -45,12 +59,15 @@ class IAG:
         return chunk.full(C).grad(repeat(x, C))
 
     def components(self, n: int) -> int:
+        """Return the number of components of n samples."""
         return -(-n // self.block)
 
     def keeps_table(self, n: int, steps: int) -> bool:
+        """Return whether a round visits some component twice."""
         return steps - 1 > self.components(n)
 
     def check_memory(self, client: int, n: int, steps: int, row_bytes: int) -> None:
+        """Refuse a client whose table of gradients would exceed table_gib."""
         need = self.components(n) * row_bytes / 2**30
         if self.keeps_table(n, steps) and need > self.table_gib:
             raise InvalidInput(
@@ -62,11 +79,13 @@ class IAG:
 
 @dataclass
 class _Running:
+    """The estimates of a chunk during a round."""
+
     rule: IAG
     chunk: Chunk
     x: Vec
     base: tuple[Col, Rows]
-    tables: dict[int, Rows] = field(default_factory=dict)
+    tables: dict[int, Rows] = field(default_factory=dict)  # by row: last gradient of each component
 
     def __post_init__(self) -> None:
         self.estimate = self.base[1].clone()
@@ -82,7 +101,7 @@ class _Running:
         return _Estimate(self, k, active)
 
     def refresh(self, k: int, W: Rows) -> None:
-        """Step k's component of every active client, at its W instead of where it was."""
+        """Re-evaluate the component of step k at W for every active client, and update the estimates."""
         chunk, block, active = self.chunk, self.rule.block, range(len(W))
         chosen = [(k - 1) % self.rule.components(len(chunk.samples[row])) for row in active]
         new = chunk.components(list(active), chosen, block).grad(W)[1]
@@ -94,6 +113,7 @@ class _Running:
                 table[chosen[row]] = new[row]
 
     def _old(self, chosen: list[int], like: Rows) -> Rows:
+        """Return the previous gradients of the chosen components, from a table or recomputed at x."""
         old = torch.empty_like(like)
         kept = [row for row in range(len(like)) if row in self.tables]
         again = [row for row in range(len(like)) if row not in self.tables]
@@ -118,7 +138,7 @@ class _Estimate:
         return run.base[0][: self.active], run.estimate[: self.active].clone()
 
     def loss(self, W: Rows) -> Col:
-        raise AssertionError("IAG estimates gradients, not losses; Algorithm refuses rules that ask for one")
+        raise AssertionError("IAG estimates gradients, not losses; Algorithm refuses rules that need losses")
 
     def take(self, rows: list[int]) -> Oracle:
-        raise AssertionError("IAG has no batches to take; Algorithm refuses rules that ask for them")
+        raise AssertionError("IAG has no batches to take; Algorithm refuses rules that need them")

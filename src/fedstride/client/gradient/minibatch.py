@@ -1,4 +1,4 @@
-"""Minibatch gradients; the full batch where batch_size is None."""
+"""Minibatch gradients, or full gradients if batch_size is None."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ from fedstride.oracle import Oracle
 
 @dataclass(frozen=True)
 class Minibatch:
-    """g_B on a fresh batch each step."""
+    """The gradient g_B on a new batch in every step; the default.
+
+    Batches are drawn without replacement until all samples of the client have been used.
+
+    Example:
+        >>> algorithm = fs.Algorithm(gradient=fs.Minibatch())
+        >>> run = fs.train(nn.Linear(3, 1), "mse", clients, algorithm, rounds=2, batch_size=4)
+        >>> run.history[0]["gradients"]  # one epoch: 16 samples for each of the four clients
+        64
+    """
 
     batches: ClassVar[bool] = True
     slot: ClassVar[str] = "gradient"

@@ -1,4 +1,4 @@
-"""Noisy full gradients: the stochastic oracle of 004, theorem 4 and appendix L.
+"""Noisy full gradients: the stochastic oracle of FedLin, theorem 4 and appendix L.
 
 Mitra, Jaafar, Pappas, Hassani. Linear convergence in federated learning. NeurIPS 2021 (004).
 Deviations: none; the exchanged gradients are noisy too (004 eq. 89).
@@ -18,7 +18,18 @@ from fedstride.oracle import Oracle
 
 @dataclass(frozen=True)
 class Noisy:
-    """The full gradient plus independent N(0, sigma^2) in each coordinate."""
+    """The full gradient plus independent noise N(0, sigma^2) in each coordinate.
+
+    Args:
+        sigma: standard deviation of the noise; 0 turns it off.
+
+    Raises:
+        InvalidInput: if sigma is negative.
+
+    Example:
+        >>> algorithm = fs.Algorithm(gradient=fs.Noisy(sigma=0.01))
+        >>> run = fs.train(nn.Linear(3, 1), "mse", clients, algorithm, rounds=2)
+    """
 
     sigma: float = 0.1
     batches: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""Local objectives: what a client minimises, where it starts, and what it remembers."""
+"""Local objectives: the function that a client minimises, the starting point, and the memory of the client."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ __all__ = ["FedDynObjective", "FedSplitProx", "Moon", "Objective", "Plain", "Pro
 
 
 class Objective(Protocol):
+    """A local objective."""
+
     def memory(self, x: Vec) -> State:
-        """What a client that never took part remembers."""
+        """Return the initial memory of a client."""
         ...
 
     def terms(self, x: Vec, memory: State) -> Terms:
-        """What is added to f_B, and where the local steps start."""
+        """Return the terms added to f_B, and the starting point of the local steps."""
         ...
 
     def finish(self, x: Vec, W: Rows, memory: State) -> State:
-        """What the clients remember after their local steps."""
+        """Return the memory of the clients after their local steps."""
         ...

@@ -1,7 +1,7 @@
-"""FedDyn's clients: a linear term that makes the local minima agree with the global one.
+"""FedDyn on the clients: a linear term that aligns the local minimisers with the global one.
 
 Acar, Zhao, Matas, Mattina, Whatmough, Saligrama. Federated learning based on dynamic regularization. ICLR 2021.
-Deviations: none. The other half is server/feddyn.py.
+Deviations: none. The server half is server/feddyn.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,19 @@ from fedstride.core.rows import Rows, State, Vec
 
 @dataclass(frozen=True)
 class FedDynObjective:
-    """f_i(y) - <lambda_i, y> + alpha/2 |y - x|^2; then lambda_i -= alpha (y_K - x)."""
+    """FedDyn's local objective: f_i(y) - <lambda_i, y> + alpha/2 |y - x|^2; then lambda_i -= alpha (y_K - x).
+
+    Use it with fs.FedDyn of the same alpha; fs.recipes.feddyn() combines both.
+
+    Args:
+        alpha: strength of the regularisation.
+
+    Raises:
+        InvalidInput: if alpha is not positive.
+
+    Example:
+        >>> algorithm = fs.Algorithm(objective=fs.FedDynObjective(alpha=0.1), server=fs.FedDyn(alpha=0.1))
+    """
 
     alpha: float = 0.1
     slot: ClassVar[str] = "objective"

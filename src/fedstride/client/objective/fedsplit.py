@@ -1,7 +1,7 @@
-"""FedSplit's clients: an approximate proximal step from the reflected point.
+"""FedSplit on the clients: an approximate proximal step from the reflected point.
 
 Pathak, Wainwright. FedSplit: an algorithmic framework for fast federated optimization. NeurIPS 2020 (004 app. J).
-Deviations: none. The other half is server/fedsplit.py.
+Deviations: none. The server half is server/fedsplit.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,19 @@ from fedstride.core.rows import Rows, State, Vec
 
 @dataclass(frozen=True)
 class FedSplitProx:
-    """u = 2x - z_i; steps on f_i(y) + |y - u|^2 / (2s) that start at u; then z_i += 2 (y - x)."""
+    """FedSplit's local objective: f_i(y) + |y - u|^2 / (2s) with u = 2x - z_i, from y = u; then z_i += 2 (y - x).
+
+    Use it with fs.FedSplit; fs.recipes.fedsplit() combines both. All clients must take part in every round.
+
+    Args:
+        s: step size of the proximal operator.
+
+    Raises:
+        InvalidInput: if s is not positive.
+
+    Example:
+        >>> algorithm = fs.Algorithm(objective=fs.FedSplitProx(s=0.5), server=fs.FedSplit())
+    """
 
     s: float = 0.1
     slot: ClassVar[str] = "objective"

@@ -1,7 +1,7 @@
-"""MOON: features drawn to the global model's and away from the client's previous ones.
+"""MOON: features are pulled towards those of the global model and away from those of the client's previous model.
 
 Li, He, Song. Model-contrastive federated learning. CVPR 2021 (001 table 5).
-Deviations: the two reference models see the batch in evaluation mode, so that they move no statistics.
+Deviations: the two reference models run in evaluation mode, so that they do not change BatchNorm's statistics.
 """
 
 from __future__ import annotations
@@ -22,7 +22,21 @@ from fedstride.core.rows import Rows, State, Vec
 
 @dataclass(frozen=True)
 class Moon:
-    """f_i + mu CE([cos(z, z_glob), cos(z, z_prev)] / temperature, 0); z = module.features(inputs)."""
+    """MOON's local objective: f_i + mu CE([cos(z, z_glob), cos(z, z_prev)] / temperature, 0).
+
+    z = model.features(inputs); z_glob and z_prev are those of the global model and of the client's previous model.
+
+    Args:
+        mu: weight of the contrastive term; 0 turns it off.
+        temperature: divisor of the cosine similarities.
+
+    Raises:
+        InvalidInput: if an argument is out of range; in fs.train, if the model has no `features` method.
+
+    Example:
+        >>> algorithm = fs.Algorithm(objective=fs.Moon(mu=1.0))
+        >>> model = fs.models.MLP((3,), classes=2)  # has `features`, as all models of fs.models
+    """
 
     mu: float = 1.0
     temperature: float = 0.5
@@ -34,7 +48,7 @@ class Moon:
         positive(self, temperature=self.temperature)
 
     def memory(self, x: Vec) -> State:
-        return {"previous": x.clone()}  # on a first participation the global model stands in
+        return {"previous": x.clone()}  # in a client's first round, the global model
 
     def terms(self, x: Vec, memory: State) -> Terms:
         return Terms(contrast=_Contrast(self.mu, self.temperature, x, memory["previous"]))
@@ -45,6 +59,8 @@ class Moon:
 
 @dataclass(frozen=True)
 class _Contrast:
+    """The contrastive term of the clients of a chunk."""
+
     mu: float
     temperature: float
     x: Vec

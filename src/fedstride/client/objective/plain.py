@@ -1,4 +1,4 @@
-"""The plain objective: f_i and nothing else."""
+"""The plain objective: f_i without further terms."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from fedstride.core.rows import Rows, State, Vec
 
 @dataclass(frozen=True)
 class Plain:
-    """f_i(y)."""
+    """The client's own objective f_i(y), without further terms; the default.
+
+    Example:
+        >>> fs.Algorithm(objective=fs.Plain()) == fs.Algorithm()
+        True
+    """
 
     slot: ClassVar[str] = "objective"
 

@@ -2,7 +2,7 @@
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated optimization in heterogeneous networks. MLSys 2020.
 Li, Acharya, Richtarik. The power of extrapolation in federated learning. NeurIPS 2024.
-Deviations: the proximal point is approached by the client's step rule, as in 000 and 003.
+Deviations: the client's step rule approximates the proximal point, as in FedSLS and FedExP.
 """
 
 from __future__ import annotations
@@ -17,7 +17,17 @@ from fedstride.core.rows import Rows, State, Vec
 
 @dataclass(frozen=True)
 class Proximal:
-    """f_i(y) + mu/2 |y - x|^2."""
+    """The proximal objective of FedProx: f_i(y) + mu/2 |y - x|^2.
+
+    Args:
+        mu: weight of the proximal term; 0 turns it off.
+
+    Raises:
+        InvalidInput: if mu is negative.
+
+    Example:
+        >>> algorithm = fs.Algorithm(objective=fs.Proximal(mu=0.1))
+    """
 
     mu: float = 0.01
     slot: ClassVar[str] = "objective"

@@ -1,4 +1,4 @@
-"""What an objective adds to f_B: a quadratic, a linear term, a contrast; and the starting point."""
+"""Terms that an objective adds to f_B, quadratic, linear and contrastive, and the starting point of local steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedstride.oracle import Contrast
 class Terms:
     """f_B(y) + curvature/2 |y - center|^2 + <linear, y> + contrast(y)."""
 
-    start: Tensor | None = None  # x if None
+    start: Tensor | None = None  # starting point; None for x
     curvature: float = 0.0
     center: Tensor | None = None
     linear: Rows | None = None
@@ -22,5 +22,5 @@ class Terms:
 
     @property
     def plain(self) -> bool:
-        """True if nothing is added, and steps start at x."""
+        """True if no term is added and local steps start at x."""
         return not self.curvature and self.start is None and self.linear is None and self.contrast is None

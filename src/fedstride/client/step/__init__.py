@@ -1,4 +1,4 @@
-"""Client step rules: from the loss and gradient at hand to a move."""
+"""Client step rules: from the loss and the gradient to the move of a local step."""
 
 from __future__ import annotations
 
@@ -39,10 +39,12 @@ __all__ = [
 
 
 class Step(Protocol):
-    """A rule is fresh in every round. It leaves the step size it used in state["eta"], a Col."""
+    """A step rule. Its state is new in every round; state["eta"], a Col, holds the last step sizes."""
 
-    def init(self, x: Vec, context: Context) -> State: ...
+    def init(self, x: Vec, context: Context) -> State:
+        """Return the state at the start of a round."""
+        ...
 
     def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
-        """The move: W += result. L and G are the corrected oracle's at W; G may be overwritten."""
+        """Return the move, W += result. L and G are loss and gradient of the oracle at W; G may be overwritten."""
         ...

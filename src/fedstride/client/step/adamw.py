@@ -1,4 +1,4 @@
-"""AdamW at the clients, as torch.optim computes it; fresh each round.
+"""AdamW on the clients, as torch.optim computes it; its state is new in every round.
 
 Loshchilov, Hutter. Decoupled weight decay regularization. ICLR 2019.
 Deviations: none.
@@ -19,7 +19,23 @@ from fedstride.oracle import Oracle
 
 @dataclass(frozen=True)
 class AdamW:
-    """Adam's move and y -= lr weight_decay y: the decay does not pass through the moments."""
+    """AdamW: Adam's step and y -= lr weight_decay y; the decay does not enter the moments.
+
+    Args:
+        lr: step size.
+        betas: decay factors of the two moments, in [0, 1).
+        eps: added to sqrt(v).
+        weight_decay: decay factor; 0 turns it off.
+        schedule: factor of lr by round, such as fs.Exponential(); None for a constant lr.
+
+    Raises:
+        InvalidInput: if an argument is out of range.
+
+    Example:
+        >>> run = fs.train(nn.Linear(3, 1), "mse", clients, fs.Algorithm(step=fs.AdamW(lr=0.1)), rounds=20)
+        >>> run.history[-1]["train_loss"] < run.history[0]["train_loss"]
+        True
+    """
 
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)

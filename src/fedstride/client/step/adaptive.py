@@ -1,4 +1,4 @@
-"""Adam and Adagrad at the clients, as torch.optim computes them; fresh each round.
+"""Adam and Adagrad on the clients, as torch.optim computes them; their state is new in every round.
 
 Kingma, Ba. Adam. ICLR 2015. Duchi, Hazan, Singer. Adaptive subgradient methods. JMLR 2011.
 Deviations: none.
@@ -20,7 +20,22 @@ from fedstride.oracle import Oracle
 
 @dataclass(frozen=True)
 class Adam:
-    """m, v = moving averages of g and g^2, bias-corrected; y -= lr m / (sqrt(v) + eps)."""
+    """Adam: y -= lr m / (sqrt(v) + eps), with m and v the bias-corrected moving averages of g and g^2.
+
+    Args:
+        lr: step size.
+        betas: decay factors of m and v, in [0, 1).
+        eps: added to sqrt(v).
+        schedule: factor of lr by round, such as fs.Exponential(); None for a constant lr.
+
+    Raises:
+        InvalidInput: if an argument is out of range.
+
+    Example:
+        >>> run = fs.train(nn.Linear(3, 1), "mse", clients, fs.Algorithm(step=fs.Adam(lr=0.1)), rounds=20)
+        >>> run.history[-1]["train_loss"] < run.history[0]["train_loss"]
+        True
+    """
 
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
@@ -48,7 +63,21 @@ class Adam:
 
 @dataclass(frozen=True)
 class Adagrad:
-    """v += g^2; y -= lr g / (sqrt(v) + eps)."""
+    """Adagrad: v += g^2; y -= lr g / (sqrt(v) + eps).
+
+    Args:
+        lr: step size.
+        eps: added to sqrt(v).
+        schedule: factor of lr by round, such as fs.Exponential(); None for a constant lr.
+
+    Raises:
+        InvalidInput: if an argument is out of range.
+
+    Example:
+        >>> run = fs.train(nn.Linear(3, 1), "mse", clients, fs.Algorithm(step=fs.Adagrad(lr=0.1)), rounds=20)
+        >>> run.history[-1]["train_loss"] < run.history[0]["train_loss"]
+        True
+    """
 
     lr: float = 1e-2
     eps: float = 1e-10

@@ -1,7 +1,8 @@
-"""Armijo's line search on the clients: the largest step of a grid that decreases the batch's loss enough.
+"""Armijo's line search on the clients: the largest step of a geometric grid that decreases the batch loss enough.
 
-Federated stochastic line search (000 alg. 2 and 3), after Vaswani et al. Painless stochastic gradient. NeurIPS 2019.
-Deviations: the step never exceeds lr_max; after 100 trials the step 1e-6 is taken; a gradient below 1e-8 means no move.
+FedSLS: federated stochastic line search (000 alg. 2 and 3). After Vaswani et al. Painless stochastic gradient.
+NeurIPS 2019.
+Deviations: the step never exceeds lr_max; after 100 trials the step is 1e-6; a model with |g| < 1e-8 does not move.
 """
 
 from __future__ import annotations
@@ -17,17 +18,31 @@ from fedstride.core.rows import Col, Rows, State, Vec, sq
 from fedstride.oracle import Oracle, along
 
 RESETS = ("keep", "max", "grow")
-TRIALS = 100  # most trials of one search
-FALLBACK = 1e-6  # the step after a search without success
-TINY = 1e-8  # a shorter gradient is taken for zero
+TRIALS = 100  # maximum trials of one search
+FALLBACK = 1e-6  # step after an unsuccessful search
+TINY = 1e-8  # gradient norms below this are treated as zero
 
 
 @dataclass(frozen=True)
 class Armijo:
-    """while f_B(y - eta g) > f_B(y) - c eta |g|^2: eta *= backtrack; then y -= eta g.
+    """Armijo's line search: while f_B(y - eta g) > f_B(y) - c eta |g|^2: eta *= backtrack; then y -= eta g.
 
-    A client's first search of a round starts at lr_max, later ones where `reset` says: at the last step ("keep"), at
-    lr_max ("max"), or at the last step times growth^(b/n) ("grow").
+    Args:
+        lr_max: maximum step size, where a client's first search of a round starts.
+        c: required decrease as a fraction of eta |g|^2, in (0, 1).
+        backtrack: factor of eta after a failed trial, in (0, 1).
+        reset: start of later searches: the last step ("keep"), lr_max ("max"), or growth^(b/n) times the last step
+            ("grow").
+        growth: growth of the start per epoch for reset="grow", at least 1; b/n is the batch as a fraction of the data.
+
+    Raises:
+        InvalidInput: if an argument is out of range or `reset` is unknown.
+
+    Example:
+        >>> algorithm = fs.Algorithm(step=fs.Armijo(lr_max=10.0))
+        >>> run = fs.train(nn.Linear(3, 1), "mse", clients, algorithm, rounds=5)
+        >>> 0 < run.history[-1]["client_step"] <= 10
+        True
     """
 
     lr_max: float = 1.0

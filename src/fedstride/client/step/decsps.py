@@ -1,9 +1,9 @@
-"""DecSPS: stochastic Polyak steps that shrink, so that clients without a common minimiser converge too.
+"""DecSPS: decreasing stochastic Polyak steps, which converge even if clients have no common minimiser.
 
 Orvieto, Lacoste-Julien, Loizou. Dynamics of SGD with stochastic Polyak stepsizes. NeurIPS 2022.
 Mukherjee, Loizou, Stich. Locally adaptive federated learning. TMLR 2024, for its use on clients (FedDecSPS).
-Deviations: the bound on the step starts anew in every round; c_k goes on, and counts round x tau_i steps before the round.
-The step is never negative. Under a drift correction or clipping it comes from the plain loss and gradient.
+Deviations: the bound on the step is reset in every round; k is not, and counts round x tau_i steps before the round.
+The step is never negative. With drift correction or clipping, it is computed from the loss and gradient without them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,25 @@ from fedstride.oracle import Oracle
 
 @dataclass(frozen=True)
 class DecSPS:
-    """eta_k = min{(f_B - f*) / |g|^2, c_(k-1) eta_(k-1)} / c_k with c_k = c0 sqrt(k + 1)."""
+    """Decreasing Polyak steps: eta_k = min{(f_B - f*) / |g|^2, c_(k-1) eta_(k-1)} / c_k, c_k = c0 sqrt(k + 1).
+
+    Args:
+        c0: scale of c_k; larger values give smaller steps.
+        lr_max: the initial eta_(-1), with c_(-1) = c0.
+        f_star: f*, a lower bound of the loss.
+
+    Raises:
+        InvalidInput: if c0 or lr_max is not positive, or f_star is not finite.
+
+    Example:
+        >>> run = fs.train(nn.Linear(3, 1), "mse", clients, fs.Algorithm(step=fs.DecSPS()), rounds=5)
+        >>> run.history[-1]["train_loss"] < run.history[0]["train_loss"]
+        True
+    """
 
     c0: float = 1.0
-    lr_max: float = 10.0  # eta_(-1), with c_(-1) = c0
-    f_star: float = 0.0  # a lower bound of the loss
+    lr_max: float = 10.0
+    f_star: float = 0.0
     slot: ClassVar[str] = "step"
     needs_loss: ClassVar[bool] = True
 

@@ -1,9 +1,9 @@
-"""Delta-SGD: each client's step follows the local smoothness it meets.
+"""Delta-SGD: each client adapts its step size to the local smoothness of its loss.
 
 Kim, Toghani, Uribe, Kyrillidis. Adaptive federated learning with auto-tuned clients. ICLR 2024 (001 alg. 1).
-Deviations: both gradients of the quotient are taken on the current batch, as the authors' code does; 001's text
-describes reuse_gradient=True. eta_0 and theta_0 seed the recursion and are never steps. Where the model or the gradient did
-not change, the quotient says nothing and does not bound the step.
+Deviations: both gradients of the quotient use the current batch, as in the authors' code; the text of the paper
+describes reuse_gradient=True. eta_0 and theta_0 start the recursion and are never used as steps. If the model or the
+gradient did not change, the quotient does not bound the step.
 """
 
 from __future__ import annotations
@@ -22,13 +22,32 @@ from fedstride.oracle import Oracle
 
 @dataclass(frozen=True)
 class DeltaSGD:
-    """eta_k = min{ gamma |dy| / (2 |dg|), sqrt(1 + delta theta_(k-1)) eta_(k-1) }, theta_k = eta_k / eta_(k-1)."""
+    """Delta-SGD: y -= eta_k g with eta_k = min{gamma |dy| / (2 |dg|), sqrt(1 + delta theta_(k-1)) eta_(k-1)}.
+
+    theta_k = eta_k / eta_(k-1); dy and dg are the changes of the model and of the gradient since the previous step.
+
+    Args:
+        lr0: eta_0; the first step of a round is sqrt(1 + delta theta0) lr0.
+        theta0: theta_0.
+        gamma: factor of the smoothness estimate; larger values give larger steps.
+        delta: limit on the growth of the step; 0 means that it never grows.
+        reuse_gradient: whether dg uses the gradient of the previous step on its own batch; this saves one of two
+            gradient evaluations per step.
+
+    Raises:
+        InvalidInput: if lr0 or gamma is not positive, or theta0 or delta is negative.
+
+    Example:
+        >>> run = fs.train(nn.Linear(3, 1), "mse", clients, fs.Algorithm(step=fs.DeltaSGD()), rounds=5, local_steps=5)
+        >>> run.history[-1]["train_loss"] < run.history[0]["train_loss"]
+        True
+    """
 
     lr0: float = 0.2
     theta0: float = 1.0
     gamma: float = 2.0
     delta: float = 0.1
-    reuse_gradient: bool = False  # True: the gradient of the step before, on its own batch; one gradient a step
+    reuse_gradient: bool = False
     slot: ClassVar[str] = "step"
     rotation_invariant: ClassVar[bool] = True
     grows_from: ClassVar[str] = "lr0"

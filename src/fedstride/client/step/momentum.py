@@ -1,4 +1,4 @@
-"""Heavy-ball momentum as torch.optim.SGD computes it; fresh each round. Deviations: none."""
+"""Heavy-ball momentum, as torch.optim.SGD computes it; its state is new in every round. Deviations: none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,22 @@ from fedstride.oracle import Oracle
 
 @dataclass(frozen=True)
 class Momentum:
-    """v = beta v + g; y -= lr v."""
+    """Heavy-ball momentum: v = beta v + g; y -= lr v.
+
+    Args:
+        lr: step size.
+        beta: momentum in [0, 1); 0 turns it off.
+        schedule: factor of lr by round, such as fs.Exponential(); None for a constant lr.
+
+    Raises:
+        InvalidInput: if an argument is out of range.
+
+    Example:
+        >>> algorithm = fs.Algorithm(step=fs.Momentum(lr=0.05))
+        >>> run = fs.train(nn.Linear(3, 1), "mse", clients, algorithm, rounds=20, local_steps=5)
+        >>> run.history[-1]["train_loss"] < run.history[0]["train_loss"]
+        True
+    """
 
     lr: float = 0.1
     beta: float = 0.9
@@ -43,6 +58,6 @@ class Momentum:
         return -state["eta"] * state["v"]
 
     def effective_steps(self, context: Context, mu: float) -> Col:
-        """a_i of FedNova: (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho)."""
-        rho, tau = self.beta, context.tau.double()  # a difference of like numbers when rho is near 1
+        """Return a_i of FedNova: (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho)."""
+        rho, tau = self.beta, context.tau.double()  # float64, because of cancellation for rho near 1
         return ((tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)).to(context.tau.dtype)

@@ -1,8 +1,8 @@
-"""NGN: the Gauss-Newton step for the square root of the loss, which lies between a constant and the Polyak step.
+"""NGN: the Gauss-Newton step for the square root of the loss, between a constant step and the Polyak step.
 
 Orvieto, Xiao. An adaptive stochastic gradient method with non-negative Gauss-Newton stepsizes. 2024.
-Deviations: a negative loss counts as 0. The default sigma = 1 is ours; the paper tunes it. Under a drift correction or
-clipping the step comes from the plain loss and gradient.
+Deviations: negative losses are treated as 0. The default sigma = 1 is ours; the paper tunes it. With drift correction
+or clipping, the step is computed from the loss and gradient without them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,21 @@ from fedstride.oracle import Oracle
 
 @dataclass(frozen=True)
 class NGN:
-    """eta = sigma / (1 + sigma |g|^2 / (2 f_B)); y -= eta g."""
+    """Non-negative Gauss-Newton steps: y -= eta g with eta = sigma / (1 + sigma |g|^2 / (2 f_B)).
 
-    sigma: float = 1.0  # the largest step
+    Args:
+        sigma: maximum step size.
+
+    Raises:
+        InvalidInput: if sigma is not positive.
+
+    Example:
+        >>> run = fs.train(nn.Linear(3, 1), "mse", clients, fs.Algorithm(step=fs.NGN(sigma=1.0)), rounds=5)
+        >>> run.history[-1]["train_loss"] < run.history[0]["train_loss"]
+        True
+    """
+
+    sigma: float = 1.0
     slot: ClassVar[str] = "step"
     needs_loss: ClassVar[bool] = True
 

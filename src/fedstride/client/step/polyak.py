@@ -1,8 +1,8 @@
 """The stochastic Polyak step (SPS): the step that would reach f* if the loss were linear.
 
 Loizou, Vaswani, Laradji, Lacoste-Julien. Stochastic Polyak step-size for SGD. AISTATS 2021 (001 footnote 4).
-Deviations: never negative, should f* lie above the loss; a step of zero does not bound the next. Under a drift correction
-or clipping the step comes from the plain loss and gradient and moves along what became of it.
+Deviations: the step is 0 if the loss is below f*; a step of 0 does not bound the next one. With drift correction or
+clipping, the step size is computed from the loss and gradient without them; the move is along the corrected gradient.
 """
 
 from __future__ import annotations
@@ -20,7 +20,23 @@ from fedstride.oracle import Oracle
 
 @dataclass(frozen=True)
 class Polyak:
-    """eta = (f_B - f*) / (c |g|^2 + 1e-8), at most lr_max, growing by at most growth^(b/n) a step."""
+    """The stochastic Polyak step: eta = min{(f_B - f*) / (c |g|^2 + 1e-8), lr_max, growth^(b/n) eta_last}.
+
+    Args:
+        c: divisor of the step; larger values give smaller steps.
+        lr_max: maximum step size; None for no limit.
+        f_star: f*, the minimum of the loss or a lower bound.
+        growth: maximum growth of the step per epoch, at least 1; None for no limit. b/n is the batch as a fraction of
+            the data; the first step of a round is limited as if the last one was 1.
+
+    Raises:
+        InvalidInput: if an argument is out of range.
+
+    Example:
+        >>> run = fs.train(nn.Linear(3, 1), "mse", clients, fs.Algorithm(step=fs.Polyak(lr_max=1.0)), rounds=5)
+        >>> run.history[-1]["train_loss"] < run.history[0]["train_loss"]
+        True
+    """
 
     c: float = 0.5
     lr_max: float | None = None
@@ -50,5 +66,5 @@ class Polyak:
         if self.growth is not None:
             eta = torch.minimum(eta, state["growth"] * state["last"])
         eta = state["eta"] = eta if self.lr_max is None else eta.clamp(max=self.lr_max)
-        state["last"] = torch.where(eta > 0, eta, state["last"])  # a batch without loss says nothing of the next
+        state["last"] = torch.where(eta > 0, eta, state["last"])  # a batch with zero loss must not stop the next steps
         return -state["eta"] * G

@@ -1,4 +1,4 @@
-"""Schedules of a constant rate over the rounds."""
+"""Schedules of a step size over the rounds."""
 
 from __future__ import annotations
 
@@ -9,14 +9,27 @@ from fedstride.core.errors import InvalidInput, positive
 
 
 class Schedule(Protocol):
+    """A schedule: any function (round, rounds) -> factor."""
+
     def __call__(self, round: int, rounds: int) -> float:
-        """The factor of the rate in this round (0 is the first)."""
+        """Return the factor of the step size in this round, counted from 0."""
         ...
 
 
 @dataclass(frozen=True)
 class Exponential:
-    """factor^round (003 app. D.3 takes 0.998)."""
+    """Exponential decay: factor^round. FedExP uses 0.998 (app. D.3).
+
+    Args:
+        factor: factor per round.
+
+    Raises:
+        InvalidInput: if factor is not positive.
+
+    Example:
+        >>> fs.Exponential(0.5)(round=2, rounds=10)
+        0.25
+    """
 
     factor: float = 0.998
 
@@ -29,7 +42,20 @@ class Exponential:
 
 @dataclass(frozen=True)
 class Stepwise:
-    """Times factor after each of the given fractions of the rounds (001: a tenth after 50 % and after 75 %)."""
+    """Multiply by `factor` after each of the given fractions of the rounds. Delta-SGD uses the defaults.
+
+    Args:
+        factor: factor at each step.
+        at: fractions of the rounds, strictly between 0 and 1.
+
+    Raises:
+        InvalidInput: if factor is not positive, or a fraction is out of range.
+
+    Example:
+        >>> schedule = fs.Stepwise(factor=0.5, at=(0.5, 0.75))
+        >>> [schedule(round, rounds=4) for round in range(4)]
+        [1.0, 1.0, 0.5, 0.25]
+    """
 
     factor: float = 0.1
     at: tuple[float, ...] = (0.5, 0.75)
@@ -44,6 +70,7 @@ class Stepwise:
 
 
 def rate(lr: float, schedule: Schedule | None, round: int, rounds: int) -> float:
+    """Return the step size of a round."""
     if schedule is None:
         return lr
     factor = schedule(round, rounds) if callable(schedule) else None
