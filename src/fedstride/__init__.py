@@ -26,6 +26,7 @@ from fedstride.client.step import (
     Polyak,
     Stepwise,
 )
+from fedstride.core import metrics
 from fedstride.core.errors import (
     Corrupt,
     Diverged,
@@ -58,8 +59,10 @@ from fedstride.server import (
     YogiServer,
 )
 from fedstride.training.checkpoint import Checkpoints
+from fedstride.training.evaluate import evaluate
 from fedstride.training.guard import Guard
 from fedstride.training.result import Run, load
+from fedstride.training.stop import STOP, EarlyStopping
 from fedstride.training.train import Event, train
 from fedstride.wire import Median, Quantize, RandomK, TopK, TrimmedMean
 

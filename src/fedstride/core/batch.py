@@ -14,6 +14,7 @@ from fedstride.core.errors import InvalidInput
 
 Tree = Any  # a tensor, or a tuple, list or dict of trees
 Batch = tuple[Tree, Tree]  # inputs and targets
+WHOLE, TARGET = "__batch__", "__target__"  # keys of what a loss gets that sees the batch
 TARGETS = ("labels", "label", "targets", "target", "y")  # keys of a dict that hold the targets, if there is one
 
 
@@ -117,11 +118,11 @@ class Split:
     keys: tuple[str, ...] | None = None  # of a dict that the model takes; None: all
     target: str | None = None  # key of a dict
     everything: bool = False  # the model gets the whole batch: it computes its own loss
-    loss_sees_batch: bool = False  # the loss gets the whole batch in place of the targets
+    loss_sees_batch: bool = False  # the loss gets the whole batch, and metrics get the targets: both are passed on
 
     def __call__(self, batch: Tree) -> Batch:
         inputs, targets = self._divided(batch)
-        return inputs, batch if self.loss_sees_batch else targets
+        return inputs, {WHOLE: batch, TARGET: targets} if self.loss_sees_batch else targets
 
     def _divided(self, batch: Tree) -> Batch:
         if isinstance(batch, Mapping):
@@ -133,6 +134,20 @@ class Split:
         if self.everything:
             return tuple(batch), targets
         return inputs[0] if len(inputs) == 1 else tuple(inputs), targets
+
+
+def targets_of(targets: Tree) -> Tree:
+    """Return the targets for metrics."""
+    return targets[TARGET] if _holds_both(targets) else targets
+
+
+def batch_of(targets: Tree) -> Tree:
+    """Return the whole batch, for a loss that sees it."""
+    return targets[WHOLE] if _holds_both(targets) else targets
+
+
+def _holds_both(targets: Tree) -> bool:
+    return isinstance(targets, Mapping) and targets.keys() == {WHOLE, TARGET}
 
 
 PAIR = Split()  # of batches that are (inputs, targets)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedstride.core.batch import described, entry, logits_of
+from fedstride.core.batch import batch_of, described, entry, logits_of, wants_batch
 from fedstride.core.errors import InvalidInput, nearest
 
 Loss = Callable[[Any, Any], Tensor]
@@ -84,8 +84,20 @@ class OnLogits:
         return self.loss(logits.float() if logits.dtype is torch.bfloat16 else logits, target)
 
 
+@dataclass(frozen=True)
+class OnBatch:
+    """A user's loss (output, batch)."""
+
+    loss: Loss
+
+    def __call__(self, output: Any, target: Any) -> Tensor:
+        return self.loss(output, batch_of(target))
+
+
 def for_output(loss: Loss, output: Any) -> Loss:
     """Return the loss for a model with this output. A user's function gets all of it, a loss of torch its logits."""
+    if wants_batch(loss):
+        return OnBatch(loss)
     known = isinstance(loss, nn.Module) or loss in LOSSES.values()
     if isinstance(output, Tensor) or loss is own_loss or not known or not isinstance(logits_of(output), Tensor):
         return loss
@@ -94,7 +106,7 @@ def for_output(loss: Loss, output: Any) -> Loss:
 
 def inner(loss: Loss) -> Loss:
     """Return the loss of torch or of the user, without what fedstride put around it."""
-    return loss.loss if isinstance(loss, OnLogits) else loss
+    return loss.loss if isinstance(loss, OnLogits | OnBatch) else loss
 
 
 def resolve(loss: str | Loss) -> Loss:

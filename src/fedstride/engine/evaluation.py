@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedstride.core.batch import Tree, joined, logits_of, samples_of
+from fedstride.core.batch import Tree, joined, logits_of, samples_of, targets_of
 from fedstride.core.losses import Loss, correct
 from fedstride.core.metrics import Metric, computed
 
@@ -36,7 +36,7 @@ def score(loss: Loss, metrics: Mapping[str, Metric], results: Results) -> Scores
     found = {"loss": sum(n * value for n, value in zip(sizes, parts, strict=True)) / sum(sizes)}
     found["accuracy"] = _accuracy(results)
     if metrics:
-        both = [[logits_of(output) for output, _ in results], [targets for _, targets in results]]
+        both = [[logits_of(output) for output, _ in results], [targets_of(targets) for _, targets in results]]
         found |= computed(metrics, *(part[0] if len(part) == 1 else joined(part) for part in both))
     return found
 
@@ -50,7 +50,7 @@ def is_plain(results: Results) -> bool:
 def _accuracy(results: Results) -> float | None:
     right = total = 0.0
     for output, targets in results:
-        logits = logits_of(output)
+        logits, targets = logits_of(output), targets_of(targets)
         if not isinstance(logits, Tensor) or not isinstance(targets, Tensor) or logits.dim() == 0:
             return None
         hits = correct(logits, targets)

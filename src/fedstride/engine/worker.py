@@ -14,7 +14,7 @@ from torch import Tensor
 from fedstride.client.chunk import Chunk, Samples, Spans
 from fedstride.client.context import Context
 from fedstride.client.exchange import Exchange, Upload
-from fedstride.core.batch import Batch, moved
+from fedstride.core.batch import Batch, leaves, moved, selected
 from fedstride.core.errors import FedstrideError
 from fedstride.core.model import Replica, likes_channels_last
 from fedstride.core.normalise import INPUTS, scaled, scaled_by_itself
@@ -75,9 +75,11 @@ class Worker:
         except Exception as error:
             error.add_note(f"fedstride: before the first round, on a batch of client {client}, the largest")
             raise
-        self.channels_last = self.choice.oracle == "loop" and likes_channels_last(task.model, inputs[:2])
+        self.channels_last = self.choice.oracle == "loop" and likes_channels_last(
+            task.model, selected(inputs, slice(2))
+        )
         self.spans: Spans | None = {} if self._few_samples() else None
-        numbers = sum(task.clients.sizes) * inputs[:1].numel()
+        numbers = sum(task.clients.sizes) * sum(v[:1].numel() for v in leaves(inputs))
         self.kept: dict[int, Kept] | None = {} if numbers <= SCALED_NUMBERS else None
         self.here = threading.local()
         self.lock = threading.Lock()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from fedstride.core.batch import Batch
 from fedstride.oracle.choice import Choice, choose, step_flops
 from fedstride.oracle.linear import Form, Linear, form_of
 from fedstride.oracle.loop import Loop
-from fedstride.core.batch import Batch
 from fedstride.oracle.protocol import Contrast, Meter, Oracle, Ray, along
 from fedstride.oracle.vmap import Vmap
 

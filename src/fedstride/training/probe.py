@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedstride.core import losses
-from fedstride.core.batch import Tree, described, leaves, logits_of, moved, selected, split_of, tensors_of
+from fedstride.core.batch import Tree, described, leaves, logits_of, moved, selected, split_of, targets_of, tensors_of
 from fedstride.core.errors import InvalidInput, Refused, tell
 from fedstride.core.losses import Loss
 from fedstride.core.model import Replica, probe
@@ -26,18 +27,25 @@ class Probed:
     """What one forward pass tells about model and loss; clients and test set, divided into inputs and targets."""
 
     clients: Federation | Lazy
-    test: Client | None
+    tests: Sequence[Client]
     loss: Loss
     reduction: str | None
     moving: tuple[str, ...]
     random: bool
     features: int  # of an input: see core/normalise.py
     inputs: Any = None  # a few, where the data is here
-    output: Any = None  # for some of these inputs
+    output: Any = None  # for some of these inputs ...
+    targets: Any = None  # ... whose targets these are
+
+    @property
+    def plain(self) -> bool:
+        """Whether inputs, outputs and targets are single tensors, and there is at most one test set."""
+        trees = [v for v in (self.inputs, self.output, self.targets) if v is not None]
+        return all(isinstance(v, Tensor) for v in trees) and len(self.tests) <= 1
 
 
 def try_out(
-    model: nn.Module, loss: str | Loss, clients: Federation | Lazy, test: Client | None, normalise: bool = False
+    model: nn.Module, loss: str | Loss, clients: Federation | Lazy, tests: Sequence[Client], normalise: bool = False
 ) -> Probed:
     """Run model and loss on a few samples, and check all data against both.
 
@@ -45,7 +53,7 @@ def try_out(
         model: the model.
         loss: as in fs.train().
         clients: the federation, with batches as the user gave them.
-        test: the test set, likewise.
+        tests: the test set, or one for each client, likewise.
         normalise: the model will see inputs that are normalised.
     """
     replica = Replica(model)
@@ -56,17 +64,17 @@ def try_out(
     if found is None:
         largest = max(range(len(clients)), key=clients.sizes.__getitem__)  # BatchNorm needs more than one sample
         where, samples = f"clients[{largest}]", clients[largest]
-    elif test is not None:
-        where, samples = "test", test
+    elif tests:
+        where, samples = "test", tests[0]
     else:
-        return Probed(clients, None, criterion, found.reduction, found.moving, found.random, found.features)
+        return Probed(clients, (), criterion, found.reduction, found.moving, found.random, found.features)
     few = torch.arange(min(len(samples), PROBE), device="cpu")
     batch = samples.batch(few)
     split = split_of(batch, model, loss, where)
     _say_types(where, batch, replica.dtype)
     samples = samples.divided(split, replica.dtype)
     clients = clients if found is not None else clients.divided(split, replica.dtype)
-    test = None if test is None else test.divided(split, replica.dtype)
+    tests = [test.divided(split, replica.dtype) for test in tests]
     inputs, targets = samples.take(few)
     if normalise:
         _can_be_normalised(inputs)
@@ -79,18 +87,20 @@ def try_out(
     logits = logits_of(output)
 
     def meaningful(name: str, inputs: Tree, targets: Tree) -> None:
+        targets = targets_of(targets)
         if isinstance(targets, Tensor) and isinstance(logits, Tensor):
             _values(losses.inner(criterion), name, targets)
             _labels(losses.inner(criterion), logits.detach(), name, targets)
 
     checked = clients.checked(meaningful) if found is None else clients
     meaningful(where, inputs, targets)  # loaded before there was a check
-    if test is not None:
-        meaningful("test", *test.take())
+    for i, test in enumerate(tests):
+        meaningful("test" if len(tests) == 1 else f"test[{i}]", *test.take())
     _scalar(criterion, output, targets)
     if found is None:
         found = Found(losses.reduction(criterion, output, targets), moving, random, features)
-    return Probed(checked, test, criterion, found.reduction, found.moving, found.random, found.features, raw, output)
+    told = (found.reduction, found.moving, found.random, found.features)
+    return Probed(checked, tests, criterion, *told, raw, output, targets)
 
 
 def _forward(model: nn.Module, inputs: Tree, where: str) -> tuple[Any, tuple[str, ...], bool]:
@@ -194,22 +204,43 @@ def _breaks(loss: Loss, output: Tensor, bad: Tensor) -> bool:
     return False
 
 
-def test_of(test: Any, clients: Federation | Lazy, collate: Collate | None = None) -> Client | None:
-    """Return the test set, after checking that its samples are like those of the clients."""
+def tests_of(test: Any, clients: Federation | Lazy, collate: Collate | None = None) -> list[Client]:
+    """Return the test set, or one for each client, after checking that samples are like those of the clients."""
     if test is None:
-        return None
-    data = client_of("test", test, collate)
+        return []
+    several = _several(test)
+    values = list(test.values()) if several and isinstance(test, Mapping) else list(test) if several else [test]
+    if several and len(values) != len(clients):
+        raise InvalidInput(
+            f"test: got {len(values)} sets; expected one, or one for each of the {len(clients)} clients. A single set is a tuple "
+            "(inputs, targets)."
+        )
+    return [_test(f"test[{i}]" if several else "test", value, clients, collate) for i, value in enumerate(values)]
+
+
+def _several(test: Any) -> bool:
+    """Whether this is a list or dict of test sets: a set is a tuple, a dict of tensors, a Dataset or a list of items."""
+    if isinstance(test, Mapping):
+        return not all(hasattr(v, "shape") or hasattr(v, "dtype") for v in test.values())
+    if not isinstance(test, list) or not test:
+        return False
+    return all(
+        isinstance(v, tuple) and len(v) > 1 and hasattr(v[0], "shape") and len(v[0].shape) > 0 for v in test
+    ) or all(not isinstance(v, tuple | Mapping) and not hasattr(v, "shape") for v in test)
+
+
+def _test(name: str, value: Any, clients: Federation | Lazy, collate: Collate | None) -> Client:
+    data = client_of(name, value, collate)
     if len(data) == 0:
-        raise InvalidInput("test: it has no samples; expected at least one, or test=None.")
+        raise InvalidInput(f"{name}: it has no samples; expected at least one, or test=None.")
     whole = data.take()
-    finite("test", *whole)
+    finite(name, *whole)
     if found_elsewhere(clients) is not None:
         return data
     first = clients[0].take(torch.arange(1, device="cpu"))
-    if collate is None and described_sample(whole) != described_sample(first):
+    if collate is None and (shown := described_sample(whole)) != (known := described_sample(first)):
         raise InvalidInput(
-            f"test: samples are {described_sample(whole)} (inputs, targets), and the clients' are "
-            f"{described_sample(first)}; expected the same."
+            f"{name}: a sample (inputs, targets) is {shown}, and {known} at the clients; expected the same shapes and types."
         )
     return data
 

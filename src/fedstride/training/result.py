@@ -110,7 +110,14 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
     described = isinstance(engine, dict) and isinstance(facts, dict)
     if x is None or x.dim() != 1 or not x.is_floating_point() or not described:
         raise Corrupt(f"load: {folder / 'run.safetensors'} holds no model of a run.")
-    return Run(own.eval(), x, History(_rows(folder / "history.jsonl")), engine=engine, facts=facts, ended=str(about.get("ended", "finished")))
+    return Run(
+        own.eval(),
+        x,
+        History(_rows(folder / "history.jsonl")),
+        engine=engine,
+        facts=facts,
+        ended=str(about.get("ended", "finished")),
+    )
 
 
 def _rows(path: Path) -> list[Row]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedstride.core.batch import leaves
 from fedstride.core.errors import Corrupt, InvalidInput
 from fedstride.core.files import read_tensors
+from fedstride.core.losses import inner
 from fedstride.core.rows import Vec, seed_of
 from fedstride.data.clients import DatasetClient
 from fedstride.data.federation import Federation, Lazy
@@ -86,7 +87,7 @@ def identity(setup: Setup, x: Vec) -> dict[str, Any]:
     return {
         "algorithm": re.sub(" at 0x[0-9a-f]+", "", repr(setup.algorithm)),  # a function's address changes
         "options": repr(setup.options),
-        "loss": getattr(task.loss, "__qualname__", repr(task.loss)),
+        "loss": getattr(inner(task.loss), "__qualname__", repr(inner(task.loss))),
         "sampler": repr(setup.sampler),
         "seed": task.seed,
         "batch_size": task.batch_size,

@@ -257,9 +257,9 @@ def test_columns(scores: Sequence[Scores], metrics: Iterable[str]) -> Row:
         row[column] = sum(known) / len(known) if len(known) == len(values) else None
     if len(scores) > 1:
         losses = row["test_accuracy"] is None
-        values = sorted(float(s["loss" if losses else "accuracy"] or 0.0) for s in scores)
-        worst = (values[::-1] if losses else values)[: max(1, len(values) // 10)]
-        row |= {"test_worst_decile": sum(worst) / len(worst), "test_spread": statistics.pstdev(values)}
+        each = sorted(float(s["loss" if losses else "accuracy"] or 0.0) for s in scores)
+        worst = (each[::-1] if losses else each)[: max(1, len(each) // 10)]
+        row |= {"test_worst_decile": sum(worst) / len(worst), "test_spread": statistics.pstdev(each)}
     return row
 
 

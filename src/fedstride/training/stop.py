@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -15,6 +18,24 @@ class _Stop:
 
     def __repr__(self) -> str:
         return "fs.STOP"
+
+
+_returns: ContextVar[bool] = ContextVar("interrupts_return", default=True)
+
+
+def interrupts_return() -> bool:
+    """Whether fs.train() returns the run so far on Ctrl-C; programs of many runs want the exception instead."""
+    return _returns.get()
+
+
+@contextmanager
+def interrupts_raise() -> Iterator[None]:
+    """Let Ctrl-C raise KeyboardInterrupt from fs.train(), for programs that do more than one run."""
+    token = _returns.set(False)
+    try:
+        yield
+    finally:
+        _returns.reset(token)
 
 
 STOP: Final = _Stop()  # a callback returns it to end the run after this round

@@ -1,15 +1,12 @@
-"""train(): from a model, a loss and federated data to a trained model.
-
-train() checks its arguments and builds the setup. The loop around the rounds is _lead(): it holds the state, replaces it by
-one assignment per round, saves it, calls the callbacks and closes the engine.
-"""
+"""fs.train(): check the arguments, open the engine, and run the rounds."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,14 +16,15 @@ from torch import nn
 
 from fedstride.algorithm import Algorithm
 from fedstride.algorithm.sampling import Sampler, sampler
-from fedstride.client.chunk import Samples
 from fedstride.client.exchange import exchanges
 from fedstride.client.local import LocalOptions
 from fedstride.core import losses
+from fedstride.core.batch import targets_of
 from fedstride.core.errors import InvalidInput, Unsaved, tell
 from fedstride.core.losses import Loss
 from fedstride.core.model import Replica
 from fedstride.core.rows import Vec
+from fedstride.data.clients import Collate
 from fedstride.data.federation import Federation, Lazy, federation
 from fedstride.engine import Engine, Task
 from fedstride.engine import engine as engine_of
@@ -35,12 +33,25 @@ from fedstride.training import validate
 from fedstride.training.checkpoint import Checkpoints, locked
 from fedstride.training.guard import Guard
 from fedstride.training.history import Row
+from fedstride.training.probe import Probed
+from fedstride.training.progress import shown_in_python
 from fedstride.training.result import Run
 from fedstride.training.resume import Recorder
 from fedstride.training.retry import complete_round
 from fedstride.training.scaling import measure_inputs
 from fedstride.training.setup import Setup, task_of
-from fedstride.training.state import TrainingState, initial_state, pack, run_of, unpack
+from fedstride.training.state import (
+    TrainingState,
+    exported,
+    initial_state,
+    is_over,
+    pack,
+    read_out,
+    remember_best,
+    run_of,
+    unpack,
+)
+from fedstride.training.stop import STOP, EarlyStopping, interrupts_return
 from fedstride.training.validate import LocalSteps
 
 Count = Annotated[int, Ge(1)]
@@ -50,11 +61,31 @@ Callbacks = Sequence[Callable[["Event"], object]]
 
 @dataclass(frozen=True)
 class Event:
-    """The argument of a callback, which is called before the first round (round 0) and after each round."""
+    """The argument of a callback, which is called before the first round (round 0) and after each round.
+
+    Args:
+        round: number of finished rounds.
+        x: the training iterate, flat, in the order of the trainable model.parameters().
+        metrics: the round's row of the history. What a callback adds to it is in the history.
+        make: makes the model.
+
+    Example:
+        >>> def show(event):
+        ...     event.metrics["length"] = float(event.x.norm())
+        >>> run = fs.train(nn.Linear(4, 3), "cross_entropy", clients, rounds=2, callbacks=[show])
+        >>> len(run.history["length"])
+        2
+    """
 
     round: int
-    x: Vec  # the training iterate, flat, in the order of the trainable model.parameters()
+    x: Vec
     metrics: Row
+    make: Callable[[], nn.Module] = field(default=nn.Identity, repr=False)
+
+    @property
+    def model(self) -> nn.Module:
+        """The model that fs.train() would return now."""
+        return self.make()
 
 
 def train(
@@ -70,6 +101,9 @@ def train(
     batch_size: Count | None = None,
     weights: Literal["uniform", "samples"] | Sequence[float] = "uniform",
     test: Any = None,
+    metrics: Mapping[str, Any] | Sequence[str] | None = None,
+    stop: EarlyStopping | None = None,
+    collate: Collate | None = None,
     seed: Annotated[int, Ge(0), Lt(2**63)] = 0,
     engine: str | Engine = "auto",
     checkpoint: str | Path | Checkpoints | None = None,
@@ -83,13 +117,19 @@ def train(
     evaluate_every: Count = 1,
     guard: Guard | None = None,
     normalise: bool = False,
+    progress: bool | None = None,
 ) -> Run:
     """Train a model on federated data.
 
     Args:
         model: any nn.Module; it is copied, never changed. Frozen parameters stay frozen.
-        loss: a function (output, target) -> scalar over the batch, or a name such as "cross_entropy" or "mse".
-        clients: one (inputs, targets) pair of tensors, or one torch Dataset, per client; or a Federation.
+        loss: a name such as "cross_entropy" or "mse", or a function (output, target) -> scalar over the batch. A function
+            (output, batch), with that name for its second parameter, gets the whole batch. "model" = the model returns
+            its own loss, as .loss, ["loss"] or a scalar.
+        clients: one element per client, or a dict of them by name: (inputs, targets), or another structure of tensors,
+            arrays or pandas columns, such as a dict; a torch Dataset, a list of items, or a DataLoader. Or a Federation.
+            The model is called as model(tensor), model(*tuple) or model(**dict); of a dict it gets the entries that its
+            forward method names, without the targets ("labels", "label", "targets", "target" or "y").
         algorithm: a name such as "fedexp", also with arguments, "fedavg(lr=0.1)"; fs.recipes.NAME(...); or
             fs.Algorithm(...).
         rounds: number of rounds, including those that a checkpoint has already.
@@ -98,13 +138,18 @@ def train(
         epochs: instead of local_steps: passes over the client's data, which may be fractional.
         batch_size: samples per step; None = the full batch.
         weights: weights of the clients in every mean: "uniform", "samples", or one number per client.
-        test: (inputs, targets) to evaluate the returned model on after each round.
+        test: samples like those of a client, to evaluate the returned model on after each round; or a list of such, one
+            for each client.
+        metrics: functions (outputs, targets) -> number, by name, or a list of names from fs.metrics. They are evaluated
+            on `test`, and are columns of the history. Objects of torchmetrics work too.
+        stop: fs.EarlyStopping(...), to stop when a metric no longer improves, and to keep the best model.
+        collate: makes a batch of a list of items of a Dataset, as for a DataLoader; for items of different lengths.
         seed: seed of all random numbers.
         engine: "auto", "local", "torchrun" (see docs/engines.md), or an engine such as fs.engine.Local(workers=2). The
             choice is in run.engine.
         checkpoint: a folder; the run is saved there after each round, and resumed from there when called again. Use
             fs.Checkpoints(folder, every=..., seconds=..., keep=...) to save less often, or to keep more files.
-        callbacks: functions of an Event with .round, .x and .metrics.
+        callbacks: functions of an Event with .round, .x, .metrics and .model. One that returns fs.STOP ends the run.
         weight_decay: added to every local loss.
         clip_norm: largest norm of a local gradient, before any drift correction.
         buffers: BatchNorm's statistics: "average" over clients, "local" to each client, or "frozen". With "local" the
@@ -120,9 +165,10 @@ def train(
         normalise: True = scale every input feature to mean 0 and deviation 1 over all samples of the federation (columns,
             or the channels of images). Before the first round, every client is asked for sums over its inputs. The
             returned model takes raw inputs.
+        progress: True = show a progress bar; None = only on a terminal or in a notebook.
 
     Returns:
-        The Run: run.model, run.x and run.history.
+        The Run: run.model, run.x, run.history and run.best. After Ctrl-C it is the run so far: run.ended is "interrupted".
 
     Raises:
         InvalidInput: an argument is invalid, or the checkpoint is another run's.
@@ -138,7 +184,7 @@ def train(
     chosen = validate.algorithm_of(algorithm)
     if readout is not None:
         chosen = replace(chosen, readout=readout)
-    federated = federation(clients)
+    federated = federation(clients, collate)
     model = _placed(model, device)
     mixed = validate.mixed_of(precision, model)
     rounds, seed = validate.whole("rounds", rounds), validate.whole("seed", seed, least=0)
@@ -149,32 +195,33 @@ def train(
     when = checkpoint if isinstance(checkpoint, Checkpoints | None) else Checkpoints(checkpoint)
     when = when if where.leads else None  # another process writes
     guard = _guard(guard)
-    held_out = validate.test_of(test, federated)
+    tests = validate.tests_of(test, federated, collate)
+    wanted = validate.metrics_of(metrics, tested=bool(tests))
+    validate.stop_of(stop, wanted, tested=bool(tests), callbacks=bool(callbacks))
     normalise = validate.normalise_of(normalise, chosen, model)
     with torch.enable_grad():
-        probed = validate.try_out(model, loss, federated, held_out, normalise)
-    by_client = validate.weights_of(weights, federated.sizes)
-    given: dict[str, Any] = {
-        "batch_size": batch_size,
-        "seed": seed,
-        "rounds": rounds,
-        "buffers": buffers,
-        "normalise": normalise,
-    }
-    given |= {"model": model, "loss": probed.loss, "clients": probed.clients, "weights": by_client, "mixed": mixed}
+        probed = validate.try_out(model, loss, federated, tests, normalise)
+        validate.try_metrics(wanted, probed)
+    given: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "rounds": rounds, "buffers": buffers}
+    given |= {"model": model, "loss": probed.loss, "clients": probed.clients, "normalise": normalise, "mixed": mixed}
+    given |= {"weights": validate.weights_of(weights, federated.sizes), "metrics": wanted, "plain": probed.plain}
     kept = {} if when is None else {"folder": when.path / "clients", "keep": when.keep}
     task = task_of(chosen, probed, {**given, **kept})
     steps = validate.steps_of(local_steps, epochs, batch_size, federated.sizes)
     options, cohorts = LocalOptions(weight_decay, clip_norm), sampler(cohort, len(federated))
     validate.quorum(guard, cohorts, chosen.privacy is not None)
-    validate.fits(chosen, task, options, cohorts, steps, tested=test is not None)
-    facts = _facts(chosen, task, federated, probed.inputs, held_out, tell_user=where.leads)
+    validate.fits(chosen, task, options, cohorts, steps, tested=bool(tests))
+    facts = _facts(chosen, task, federated, probed, tell_user=where.leads)
     with nullcontext() if when is None else locked(when.path):
         at_work = where.open(task, exchanges(chosen, options, normalise), chosen.memory)
-        setup = Setup(chosen, options, task, at_work, cohorts, steps, held_out, evaluate_every, guard, facts)
+        setup = Setup(chosen, options, task, at_work, cohorts, steps, probed.tests, evaluate_every, guard, stop, facts)
         replica = Replica(model, probed.moving)
         start = initial_state(chosen, replica.row(), replica.stats())
-        return _lead(setup, start, when, callbacks) if where.leads else _follow(setup, start)
+        if not where.leads:
+            return _follow(setup, start)
+        name = chosen.name or type(chosen.step).__name__
+        with shown_in_python(progress, name, rounds, validate.choices(setup, weights)) as show:
+            return _lead(setup, start, when, [*callbacks, *show])
 
 
 def _placed(model: nn.Module, device: str | torch.device | None) -> nn.Module:
@@ -206,20 +253,18 @@ def _guard(guard: Guard | None) -> Guard:
 
 
 def _facts(
-    algorithm: Algorithm,
-    task: Task,
-    federated: Federation | Lazy,
-    inputs: Any,
-    test: Samples | None,
-    tell_user: bool,
+    algorithm: Algorithm, task: Task, federated: Federation | Lazy, probed: Probed, tell_user: bool
 ) -> dict[str, Any]:
     """Return facts about the data for run.facts; warn about inputs of very different scales."""
     facts: dict[str, Any] = {}
-    if test is not None:
-        facts["constant"] = losses.constant(task.loss, test.take()[1])
+    targets = targets_of(probed.tests[0].take()[1]) if len(probed.tests) == 1 else None
+    if isinstance(targets, torch.Tensor):
+        facts["constant"] = losses.constant(losses.inner(task.loss), targets)
+    if federated.names:
+        facts["names"] = list(federated.names)
     if tell_user and not task.normalise and not validate.is_normalised(task.model):
         private = algorithm.privacy is not None
-        warning, apart = validate.look_at_scales(federated, inputs, private)
+        warning, apart = validate.look_at_scales(federated, probed.inputs, private)
         if warning:
             tell(warning)
         if apart and not private:  # the clients' inputs are not released
@@ -229,36 +274,41 @@ def _facts(
 
 def _lead(setup: Setup, state: TrainingState, when: Checkpoints | None, callbacks: Callbacks) -> Run:
     """Run the rounds, in the process that holds the state."""
-    recorder, rounds, outcome = None if when is None else Recorder(setup, when, state), setup.task.rounds, None
+    recorder, outcome = None if when is None else Recorder(setup, when, state), None
+    ended = "finished"
     try:
         if recorder is not None:
             state = recorder.resume()
-            if state.round > rounds:
-                raise InvalidInput(
-                    f"rounds={rounds}, and the checkpoint in {recorder.when.path} has {state.round} rounds already; "
-                    "ask for at least as many, or use another folder."
-                )
-        if setup.task.normalise and state.scaling is None:
-            with one_thread():
-                state = measure_inputs(setup, state)
-        if state.round == 0:
-            for callback in callbacks:
-                callback(Event(0, state.x.clone(), {"round": 0}))
-        while state.round < rounds:
-            with one_thread():
-                with _saved_when_it_fails(recorder, state):
+            _check_rounds(setup, state, recorder)
+        try:
+            if setup.task.normalise and state.scaling is None:
+                with one_thread():
+                    state = measure_inputs(setup, state)
+            if state.round == 0 and _asked_to_stop(setup, state, {"round": 0}, callbacks):
+                ended = "stopped"
+            while ended == "finished" and state.round < setup.task.rounds and not is_over(setup, state):
+                with _saved_when_it_fails(recorder, state), one_thread():
                     after, row = complete_round(setup, state)
                 # Not under the save: a failure from here to the assignment may leave the clients' memory one round
                 # ahead of the state, and the two must not be saved together.
                 setup.clients.commit()
                 state = after
-            if recorder is not None and recorder.due(state):
-                recorder.save(state)
-            with _saved_when_it_fails(recorder, state):
-                for callback in callbacks:
-                    callback(Event(state.round, state.x.clone(), row))
+                with _saved_when_it_fails(recorder, state):
+                    if _asked_to_stop(setup, state, row, callbacks):
+                        ended = "stopped"
+                state = remember_best(setup, _amended(state, row))
+                if recorder is not None and (recorder.due(state) or ended != "finished"):
+                    recorder.save(state)
+            if is_over(setup, state):
+                ended = "stopped"
+        except KeyboardInterrupt:
+            if not interrupts_return():
+                raise
+            setup.clients.discard()
+            ended = "interrupted"
+            tell(f"interrupted in round {state.round + 1}; returning the run so far, of {state.round} rounds.")
         outcome = pack(state)
-        return run_of(setup, state)
+        return run_of(setup, state, ended)
     except Unsaved as error:
         error.run = run_of(setup, state)
         raise
@@ -266,9 +316,42 @@ def _lead(setup: Setup, state: TrainingState, when: Checkpoints | None, callback
         setup.clients.close(outcome)
 
 
+def _check_rounds(setup: Setup, state: TrainingState, recorder: Recorder) -> None:
+    if state.round > setup.task.rounds:
+        raise InvalidInput(
+            f"rounds={setup.task.rounds}, and the checkpoint in {recorder.when.path} has {state.round} rounds already; "
+            "ask for at least as many, or use another folder."
+        )
+
+
+def _asked_to_stop(setup: Setup, state: TrainingState, row: Row, callbacks: Callbacks) -> bool:
+    """Call the callbacks, and return whether one of them asks to end the run."""
+    event = Event(
+        state.round,
+        state.x.clone(),
+        row,
+        lambda: exported(setup, state, read_out(setup.algorithm, state), state.stats),
+    )
+    return any([callback(event) is STOP for callback in callbacks])
+
+
+def _amended(state: TrainingState, row: Row) -> TrainingState:
+    """Return the state with what callbacks added to the row of the last round."""
+    if row == state.history[-1]:
+        return state
+    for name, value in row.items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(
+                f"callbacks: event.metrics[{name!r}] is a {type(value).__name__}; expected a number, or a list of numbers."
+            ) from error
+    return replace(state, history=state.history.amended(row))
+
+
 def _follow(setup: Setup, state: TrainingState) -> Run:
     """Work for the process that leads until the run is over, and return the same run."""
-    tensors, facts = setup.clients.follow(setup.test)  # type: ignore[attr-defined]
+    tensors, facts = setup.clients.follow(setup.tests[0] if setup.tests else None)  # type: ignore[attr-defined]
     return run_of(setup, unpack(state, tensors, facts, "the process of rank 0"))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Annotated, Any
 
@@ -17,25 +17,34 @@ from fedstride.algorithm.privacy import Privacy
 from fedstride.algorithm.sampling import Sampler, Uniform
 from fedstride.client.gradient import Estimator
 from fedstride.client.local import LocalOptions
+from fedstride.core.batch import logits_of, mapped, targets_of
 from fedstride.core.capabilities import declared
 from fedstride.core.errors import InvalidInput, Refused, nearest, not_negative, positive, tell
+from fedstride.core.metrics import Metric, computed, resolve
 from fedstride.core.model import Replica, has_batch_statistics, probe
 from fedstride.core.normalise import Normalised
 from fedstride.engine import Task, processor
 from fedstride.training.guard import Guard
-from fedstride.training.probe import found_elsewhere, test_of, try_out
+from fedstride.training.history import COLUMNS
+from fedstride.training.probe import Probed, found_elsewhere, tests_of, try_out
 from fedstride.training.scales import look_at_scales
+from fedstride.training.setup import Setup
+from fedstride.training.stop import EarlyStopping
 
 __all__ = [
     "algorithm_of",
+    "choices",
     "fits",
     "is_normalised",
     "look_at_scales",
+    "metrics_of",
     "mixed_of",
     "normalise_of",
     "quorum",
     "steps_of",
-    "test_of",
+    "stop_of",
+    "tests_of",
+    "try_metrics",
     "try_out",
     "weights_of",
     "whole",
@@ -112,6 +121,56 @@ def weights_of(weights: str | Sequence[float], sizes: Sequence[int]) -> list[flo
             '"uniform" or "samples".'
         )
     return values
+
+
+def metrics_of(metrics: Any, tested: bool) -> dict[str, Metric]:
+    """Return the metrics by name, after checking that there is something to evaluate them on."""
+    found = resolve(metrics)
+    for name in found:
+        if name in COLUMNS:
+            raise InvalidInput(f"metrics: {name!r} is a column of every history already; choose another name.")
+    if found and not tested:
+        raise InvalidInput(
+            f"metrics: {', '.join(found)} without test=; metrics are evaluated on the test set. Give one."
+        )
+    return found
+
+
+def try_metrics(metrics: Mapping[str, Metric], probed: Probed) -> None:
+    """Evaluate the metrics on a few samples, to refuse those that fail before any work is done."""
+    if metrics and probed.output is not None:
+        with torch.no_grad():
+            computed(
+                metrics,
+                mapped(lambda v: v.detach() if isinstance(v, torch.Tensor) else v, logits_of(probed.output)),
+                targets_of(probed.targets),
+            )
+
+
+def stop_of(stop: Any, metrics: Collection[str], tested: bool, callbacks: bool) -> None:
+    """Check that the metric of early stopping will be there."""
+    if stop is None:
+        return
+    if not isinstance(stop, EarlyStopping):
+        raise InvalidInput(f"stop={stop!r} is invalid: expected fs.EarlyStopping(...), or None.")
+    known = ["train_loss", *(["test_loss", "test_accuracy", *metrics] if tested else [])]
+    if stop.metric in ("test_loss", "test_accuracy") and not tested:
+        raise InvalidInput(f"stop: metric={stop.metric!r} needs a test set; give test=, or use metric='train_loss'.")
+    if stop.metric not in known and stop.metric not in COLUMNS and not callbacks:
+        raise InvalidInput(f"stop: metric={stop.metric!r} does not exist; {nearest(stop.metric, known)}")
+
+
+def choices(setup: Setup, weights: Any) -> str:
+    """Describe what the defaults came to, in one line: cohort, local steps, batch size and weights."""
+    task, sizes = setup.task, setup.sizes
+    steps = sorted({setup.steps(0, client) for client in range(min(len(sizes), 1000))})
+    batch = "the full batch" if task.batch_size is None else f"batches of {task.batch_size}"
+    number = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
+    weighed = weights if isinstance(weights, str) else "given"
+    return (
+        f"{len(sizes)} clients, {setup.sampler}; per round {number} local step{'s' if steps[-1] > 1 else ''} on {batch}; "
+        f"{weighed} weights; {setup.task.rounds} rounds"
+    )
 
 
 def normalise_of(normalise: Any, a: Algorithm, model: nn.Module) -> bool:

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from fedstride.core.errors import FedstrideError, FedstrideWarning, GivenUp, Unsaved
+from fedstride.training.stop import interrupts_raise
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
 
@@ -32,7 +33,8 @@ def errors_without_traceback() -> Iterator[None]:
 
     usual, warnings.showwarning = warnings.showwarning, warn
     try:
-        yield
+        with interrupts_raise():
+            yield
     except FedstrideError as error:
         say("Error", error, "red")
         raise typer.Exit(1 if isinstance(error, GivenUp | Unsaved) else 2) from error

@@ -23,11 +23,12 @@ from fedstride.algorithm.text import parse_algorithm, parse_setting, split
 from fedstride.app.cli.common import errors_without_traceback
 from fedstride.app.config import Config, resolve, to_toml
 from fedstride.app.presets import TASKS
-from fedstride.app.progress import Stopped, line, shown, stop_after_round
+from fedstride.app.progress import Stopped, stop_after_round
 from fedstride.core.errors import Ended, GivenUp, InvalidInput
 from fedstride.core.files import replace_file
 from fedstride.engine.torchrun import Torchrun, launched
 from fedstride.engine.torchrun.process_group import LEADER, Link
+from fedstride.training.progress import line, shown
 
 Task = Annotated[str, typer.Argument(help=f"One of {', '.join(TASKS)}.")]
 Rounds = Annotated[int | None, typer.Option(min=1, help="Number of communication rounds.")]

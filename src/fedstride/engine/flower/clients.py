@@ -23,9 +23,9 @@ from fedstride.core.model import Replica
 from fedstride.core.normalise import scaled
 from fedstride.core.rows import State, Vec
 from fedstride.engine.admission import admit
+from fedstride.engine.evaluation import Scores, evaluation_parts, score
 from fedstride.engine.flower import memory, records, secure
 from fedstride.engine.flower.nodes import Nodes, log
-from fedstride.engine.evaluation import Scores, evaluation_parts, score
 from fedstride.engine.local import Answer, answer, replied
 from fedstride.engine.protocol import Contents, Order, Reply, Task
 from fedstride.wire import Aggregator

@@ -20,7 +20,6 @@ from fedstride.algorithm import Algorithm
 from fedstride.algorithm.sampling import sampler
 from fedstride.client.exchange import MOMENTS, Upload, exchanges
 from fedstride.client.local import LocalOptions
-from fedstride.core import losses
 from fedstride.core.errors import FedstrideError, InvalidInput, Refused
 from fedstride.data.federation import Federation, Found
 from fedstride.engine.flower import records, secure
@@ -31,6 +30,7 @@ from fedstride.engine.local import one_thread
 from fedstride.engine.protocol import Order, Task
 from fedstride.engine.worker import Worker
 from fedstride.training import validate
+from fedstride.training.probe import Probed, described_sample
 from fedstride.training.setup import task_of
 from fedstride.wire.secure import Layout
 
@@ -108,15 +108,17 @@ class Station:
         return validate.normalise_of(self.given["normalise"], self.algorithm, self.model)
 
     def task(self, found: Found) -> Task:
-        loss = losses.resolve(self.project.loss)
-        own = {"model": self.model, "loss": loss, "clients": self.clients, "weights": (1.0,), "mixed": self.mixed}
-        return task_of(self.algorithm, found, {**self.given, **own})
+        own = {"model": self.model, "loss": self.probed.loss, "clients": self.probed.clients, "weights": (1.0,)}
+        return task_of(self.algorithm, found, {**self.given, **own, "mixed": self.mixed, "metrics": {}})
+
+    @cached_property
+    def probed(self) -> Probed:
+        _ = self.mixed  # before anything computes
+        return validate.try_out(self.model, self.project.loss, self.clients, (), self.normalise)
 
     def tried_out(self) -> tuple[Found, str]:
         """Try the model on the node's data; return what was found, and a warning if features need scaling."""
-        _ = self.mixed  # before anything computes
-        probed = validate.try_out(self.model, self.project.loss, self.clients, None, self.normalise)
-        warning = ""
+        probed, warning = self.probed, ""
         if self.normalise:
             secure.check_inputs(self.settings.get("secure"), self.clients[0].take()[0])
         elif not validate.is_normalised(self.model):
@@ -167,7 +169,7 @@ def perform(
     upload, moved = worker(project, errand.settings, node, errand.found).work(
         order,
         order.cohort,
-        [here.clients[0]],
+        [here.probed.clients[0]],
         {name: v[None] for name, v in memory.items()},
         statistics[None] if len(order.stats) else None,
     )
@@ -210,16 +212,12 @@ def _about(project: Project, message: Message, context: Context) -> RecordDict:
         "client": number,
         "samples": here.clients.sizes[0],
         "found": records.found_text(found),
-        "kind of samples": _kind(here.clients[0].take(torch.arange(1, device="cpu"))),
+        "kind of samples": described_sample(here.probed.clients[0].take(torch.arange(1, device="cpu"))),
         "scales far apart": bool(warning) and here.algorithm.privacy is None,
     }
     return RecordDict(
         {"about": ConfigRecord({**facts}), "identity": ConfigRecord({**identity(here.model, found.moving)})}
     )
-
-
-def _kind(batch: tuple[Tensor, Tensor]) -> str:
-    return ", ".join(f"{list(v.shape[1:])} {v.dtype}" for v in batch)
 
 
 def _answered(

@@ -11,7 +11,6 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedstride.algorithm.text import NOTHING
-from fedstride.app.progress import line
 from fedstride.core.errors import positive, tell
 from fedstride.data.federation import elsewhere
 from fedstride.engine.flower.clients import Flower
@@ -21,6 +20,7 @@ from fedstride.engine.flower.secure import secure_of
 from fedstride.training import train as training
 from fedstride.training import validate
 from fedstride.training.guard import Guard
+from fedstride.training.progress import line
 from fedstride.training.result import Run
 from fedstride.training.train import Event
 
