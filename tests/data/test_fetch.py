@@ -5,12 +5,15 @@ from __future__ import annotations
 import gzip
 import lzma
 import os
-import sys
 import zipfile
 
 import numpy as np
+import platformdirs
 import pytest
 import torch
+from platformdirs.macos import MacOS
+from platformdirs.unix import Unix
+from platformdirs.windows import Windows
 
 import fedstride as fs
 from fedstride.data import cache, fetch, sources
@@ -291,18 +294,19 @@ def test_a_cache_that_cannot_be_made(home, monkeypatch):
 @pytest.mark.parametrize(
     "platform, variable, expected",
     [
-        ("linux", "XDG_CACHE_HOME", "given/fedstride"),
-        ("linux", None, "home/.cache/fedstride"),
-        ("darwin", None, "home/Library/Caches/fedstride"),
-        ("win32", "LOCALAPPDATA", "given/fedstride"),
-        ("win32", None, "home/AppData/Local/fedstride"),
+        (Unix, "XDG_CACHE_HOME", "given/fedstride"),
+        (Unix, None, "home/.cache/fedstride"),
+        (MacOS, "XDG_CACHE_HOME", "given/fedstride"),
+        (MacOS, None, "home/Library/Caches/fedstride"),
+        (Windows, None, "home/AppData/Local/fedstride"),
     ],
 )
 def test_the_cache_folder_of_each_platform(home, monkeypatch, platform, variable, expected):
-    for name in ("FEDSTRIDE_DATA", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+    for name in ("FEDSTRIDE_DATA", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(sys, "platform", platform)
-    monkeypatch.setattr(cache.Path, "home", lambda: home / "home")
+    monkeypatch.setattr(platformdirs, "PlatformDirs", platform)
+    monkeypatch.setattr("platformdirs.windows.get_win_folder", lambda name: str(home / "home/AppData/Local"))
+    monkeypatch.setenv("HOME", str(home / "home"))
     if variable:
         monkeypatch.setenv(variable, str(home / "given"))
     assert cache.folder() == home / expected

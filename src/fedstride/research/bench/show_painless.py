@@ -244,7 +244,7 @@ def _style() -> str:
 
 def page(report: Report) -> str:
     """Return a self-contained HTML page."""
-    words = {"about": about(report), "fit": FIT, "picture": svg(report), "tables": tables(report)}
+    words: dict[str, Any] = {"about": about(report), "fit": FIT, "picture": svg(report), "tables": tables(report)}
     return build("painless.html", title=TITLE, **words)
 
 
