@@ -38,7 +38,7 @@ BAD = {
     "16 bits": (raw.png(PIXELS[3], [1] * 6, depth=16), "depth 16"),
     "palette": (raw.png(PIXELS[1], [1] * 6, colour=3), "colour type 3"),
     "interlaced": (raw.png(PIXELS[3], [1] * 6, interlaced=1), "interlaced 1"),
-    "missing lines": (raw.png(PIXELS[3], [1] * 5), "pic.png: not a readable PNG file .lines are missing"),
+    "missing lines": (raw.png(PIXELS[3], [1] * 5), "pic.png: not a readable PNG file .its lines are too short"),
 }
 
 

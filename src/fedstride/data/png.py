@@ -16,6 +16,7 @@ import numpy as np
 from fedstride.core.errors import InvalidInput
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
+FAILURES = (IndexError, OSError, SyntaxError, ValueError, struct.error, zlib.error)  # of Pillow and of ours
 CHANNELS = {0: 1, 2: 3, 6: 4}  # colour type -> samples per pixel
 Array = np.ndarray[Any, Any]
 
@@ -28,25 +29,28 @@ def decode(data: bytes, name: str = "PNG") -> Array:
         return Image.open(io.BytesIO(data), formats=["PNG"])
 
     try:
-        if not data.startswith(SIGNATURE):
-            raise ValueError("it does not start with the PNG signature")
+        height, width, channels = shape = _shape(data)
         with opened() as image:
             image.verify()  # all checksums; load() skips those of the pixels
-        shape = _shape(data)
+        size = height * (1 + width * channels)  # a line starts with the number of its filter
+        found = len(zlib.decompressobj().decompress(_packed(data), size + 1))
+        if found != size:  # Pillow would leave missing lines black
+            raise ValueError(f"its lines are too {'short' if found < size else 'long'} for {height} x {width} pixels")
         with opened() as image:
             return np.asarray(image).reshape(shape)
-    except (Image.DecompressionBombError, OSError, SyntaxError, ValueError, struct.error, zlib.error) as error:
+    except (*FAILURES, Image.DecompressionBombError) as error:
         raise InvalidInput(f"{name}: not a readable PNG file ({error}).") from error
 
 
 def _shape(data: bytes) -> tuple[int, int, int]:
-    """Return height, width and channels, and check that there are as many pixels; Pillow leaves missing lines black."""
-    width, height, depth, colour, _, _, interlaced = struct.unpack_from(">IIBBBBB", data, len(SIGNATURE) + 8)
+    """Return height, width and channels from the header."""
+    if not data.startswith(SIGNATURE):
+        raise ValueError("it does not start with the PNG signature")
+    kind, width, height, depth, colour, _, _, interlaced = struct.unpack_from(">4sIIBBBBB", data, len(SIGNATURE) + 4)
+    if kind != b"IHDR":
+        raise ValueError(f"its first chunk is {kind!r}; expected the header")
     if depth != 8 or colour not in CHANNELS or interlaced:
         raise ValueError(f"depth {depth}, colour type {colour}, interlaced {interlaced} are not supported")
-    size = height * (1 + width * CHANNELS[colour])  # a line starts with the number of its filter
-    if len(zlib.decompressobj().decompress(_packed(data), size)) < size:
-        raise ValueError("lines are missing")
     return height, width, CHANNELS[colour]
 
 
