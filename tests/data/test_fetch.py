@@ -16,13 +16,13 @@ from platformdirs.unix import Unix
 from platformdirs.windows import Windows
 
 import fedstride as fs
-from fedstride.data import cache, fetch, sources
+from fedstride.data import cache, convert, fetch, sources
 from tests.data import raw
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (4, 28, 28)).astype(np.uint8)
 FILES = dict(
     zip(
-        sources.IDX,
+        convert.IDX,
         map(raw.idx, (IMAGES, np.arange(4, dtype=np.uint8), IMAGES[:2], np.arange(2, dtype=np.uint8))),
         strict=True,
     )
@@ -37,8 +37,8 @@ def home(tmp_path, monkeypatch):
     """An empty cache, no clients, and a source of four images."""
     monkeypatch.setenv("FEDSTRIDE_DATA", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    prepare = sources._idx(raw.sha256(FILES), PACKAGE, "The tiny project has them.")
-    tiny = fs.data.Source("tiny pictures", "none", 4, 2, 10, prepare, sources._images, SHAPES)
+    prepare = convert.from_idx(raw.sha256(FILES), PACKAGE, "The tiny project has them.")
+    tiny = fs.data.Source("tiny pictures", "none", 4, 2, 10, prepare, convert.images, SHAPES)
     monkeypatch.setitem(fs.data.SOURCES, "tiny", tiny)
     return tmp_path
 
@@ -218,7 +218,7 @@ def test_a_bad_folder_is_refused_and_leaves_nothing(home, case):
 
 
 def test_a_file_of_another_shape_is_refused(home, monkeypatch):
-    other = fs.data.Source("", "", 4, 2, 10, fs.data.SOURCES["tiny"].prepare, sources._images, {**SHAPES, "test": (3,)})
+    other = fs.data.Source("", "", 4, 2, 10, fs.data.SOURCES["tiny"].prepare, convert.images, {**SHAPES, "test": (3,)})
     monkeypatch.setitem(fs.data.SOURCES, "tiny", other)
     with pytest.raises(fs.InvalidInput, match=r"tiny: contains .* expected"):
         fs.data.load("tiny", folder=fill(home / "mine"))
