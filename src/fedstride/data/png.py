@@ -37,7 +37,7 @@ def decode(data: bytes, name: str = "PNG") -> Array:
         if found != size:  # Pillow would leave missing lines black
             raise ValueError(f"its lines are too {'short' if found < size else 'long'} for {height} x {width} pixels")
         with opened() as image:
-            return np.asarray(image).reshape(shape)
+            return np.array(image).reshape(shape)
     except (*FAILURES, Image.DecompressionBombError) as error:
         raise InvalidInput(f"{name}: not a readable PNG file ({error}).") from error
 

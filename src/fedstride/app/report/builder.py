@@ -40,18 +40,15 @@ def build(
         **words: the template's variables.
     """
     scripts = [get_plotlyjs(), _file("page.js")] if shown else []
-    return (
-        _environment()
-        .get_template(template)
-        .render(
-            words,
-            charts=[asdict(c) for c in shown],
-            colours={**theme.PAGE, **(colours or {})},
-            data={"charts": {c.key: c.figure for c in shown}, "dark": theme.DARK, "printed": PRINTED, **(data or {})},
-            style=_file("page.css"),
-            scripts=scripts,
-            allowed=[_digest(script) for script in scripts],
-        )
+    page = _environment().get_template(template)
+    return page.render(
+        words,
+        charts=[asdict(c) for c in shown],
+        colours={**theme.PAGE, **(colours or {})},
+        data={"charts": {c.key: c.figure for c in shown}, "dark": theme.DARK, "printed": PRINTED, **(data or {})},
+        style=_file("page.css"),
+        scripts=scripts,
+        allowed=[_digest(script) for script in scripts],
     )
 
 
