@@ -5,21 +5,24 @@ from __future__ import annotations
 import gzip
 import lzma
 import os
-import sys
 import zipfile
 
 import numpy as np
+import platformdirs
 import pytest
 import torch
+from platformdirs.macos import MacOS
+from platformdirs.unix import Unix
+from platformdirs.windows import Windows
 
 import fedstride as fs
-from fedstride.data import cache, fetch, sources
+from fedstride.data import cache, convert, fetch, sources
 from tests.data import raw
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (4, 28, 28)).astype(np.uint8)
 FILES = dict(
     zip(
-        sources.IDX,
+        convert.IDX,
         map(raw.idx, (IMAGES, np.arange(4, dtype=np.uint8), IMAGES[:2], np.arange(2, dtype=np.uint8))),
         strict=True,
     )
@@ -34,8 +37,8 @@ def home(tmp_path, monkeypatch):
     """An empty cache, no clients, and a source of four images."""
     monkeypatch.setenv("FEDSTRIDE_DATA", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    prepare = sources._idx(raw.sha256(FILES), PACKAGE, "The tiny project has them.")
-    tiny = fs.data.Source("tiny pictures", "none", 4, 2, 10, prepare, sources._images, SHAPES)
+    prepare = convert.from_idx(raw.sha256(FILES), PACKAGE, "The tiny project has them.")
+    tiny = fs.data.Source("tiny pictures", "none", 4, 2, 10, prepare, convert.images, SHAPES)
     monkeypatch.setitem(fs.data.SOURCES, "tiny", tiny)
     return tmp_path
 
@@ -215,7 +218,7 @@ def test_a_bad_folder_is_refused_and_leaves_nothing(home, case):
 
 
 def test_a_file_of_another_shape_is_refused(home, monkeypatch):
-    other = fs.data.Source("", "", 4, 2, 10, fs.data.SOURCES["tiny"].prepare, sources._images, {**SHAPES, "test": (3,)})
+    other = fs.data.Source("", "", 4, 2, 10, fs.data.SOURCES["tiny"].prepare, convert.images, {**SHAPES, "test": (3,)})
     monkeypatch.setitem(fs.data.SOURCES, "tiny", other)
     with pytest.raises(fs.InvalidInput, match=r"tiny: contains .* expected"):
         fs.data.load("tiny", folder=fill(home / "mine"))
@@ -291,18 +294,19 @@ def test_a_cache_that_cannot_be_made(home, monkeypatch):
 @pytest.mark.parametrize(
     "platform, variable, expected",
     [
-        ("linux", "XDG_CACHE_HOME", "given/fedstride"),
-        ("linux", None, "home/.cache/fedstride"),
-        ("darwin", None, "home/Library/Caches/fedstride"),
-        ("win32", "LOCALAPPDATA", "given/fedstride"),
-        ("win32", None, "home/AppData/Local/fedstride"),
+        (Unix, "XDG_CACHE_HOME", "given/fedstride"),
+        (Unix, None, "home/.cache/fedstride"),
+        (MacOS, "XDG_CACHE_HOME", "given/fedstride"),
+        (MacOS, None, "home/Library/Caches/fedstride"),
+        (Windows, None, "home/AppData/Local/fedstride"),
     ],
 )
 def test_the_cache_folder_of_each_platform(home, monkeypatch, platform, variable, expected):
-    for name in ("FEDSTRIDE_DATA", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+    for name in ("FEDSTRIDE_DATA", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(sys, "platform", platform)
-    monkeypatch.setattr(cache.Path, "home", lambda: home / "home")
+    monkeypatch.setattr(platformdirs, "PlatformDirs", platform)
+    monkeypatch.setattr("platformdirs.windows.get_win_folder", lambda name: str(home / "home/AppData/Local"))
+    monkeypatch.setenv("HOME", str(home / "home"))
     if variable:
         monkeypatch.setenv(variable, str(home / "given"))
     assert cache.folder() == home / expected

@@ -6,6 +6,7 @@ import struct
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import fedstride as fs
 from fedstride.data import png
@@ -33,11 +34,11 @@ BAD = {
     "nothing": (b"", "does not start with the PNG"),
     "cut": (GOOD[:-20], "pic.png: not a readable PNG"),
     "cut before the end": (GOOD[:-12], "pic.png: not a readable PNG"),
-    "a wrong byte": (GOOD[:70] + bytes([GOOD[70] ^ 1]) + GOOD[71:], "is damaged"),
+    "a wrong byte": (GOOD[:70] + bytes([GOOD[70] ^ 1]) + GOOD[71:], "checksum in b'IDAT'"),
     "16 bits": (raw.png(PIXELS[3], [1] * 6, depth=16), "depth 16"),
     "palette": (raw.png(PIXELS[1], [1] * 6, colour=3), "colour type 3"),
     "interlaced": (raw.png(PIXELS[3], [1] * 6, interlaced=1), "interlaced 1"),
-    "missing lines": (raw.png(PIXELS[3], [1] * 5), "pic.png: not a readable PNG"),
+    "missing lines": (raw.png(PIXELS[3], [1] * 5), "pic.png: not a readable PNG file .its lines are too short"),
 }
 
 
@@ -55,3 +56,9 @@ def test_what_is_no_png_is_refused(case):
     data, message = BAD[case]
     with pytest.raises(fs.InvalidInput, match=message):
         png.decode(data, "pic.png")
+
+
+def test_an_image_of_too_many_pixels_is_refused(monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    with pytest.raises(fs.InvalidInput, match=r"pic.png: not a readable PNG .*bomb"):
+        png.decode(GOOD, "pic.png")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fedstride as fs
-from fedstride.data import roles, sources
+from fedstride.data import convert, roles
 
 PLAY = """THE TRAGEDY OF NOBODY
 
@@ -88,7 +88,7 @@ def test_roles_that_do_not_add_up_are_refused(lengths):
 def test_characters_beyond_the_alphabet_are_refused():
     made = {"codes": torch.full((500,), 9), "lengths": torch.tensor([500]), "alphabet": torch.arange(9)}
     with pytest.raises(fs.InvalidInput, match="characters that are not in its alphabet"):
-        sources._shakespeare_table(made)
+        convert.shakespeare_table(made)
 
 
 @pytest.mark.parametrize("stride", [1, 7, 80])
@@ -110,4 +110,4 @@ def test_a_stride_that_is_none_is_refused():
     made = {"codes": torch.zeros(500, dtype=torch.uint8), "lengths": torch.tensor([500])}
     for stride in (0, 1.5, True):
         with pytest.raises(fs.InvalidInput, match=f"stride={stride}"):
-            sources._shakespeare_table(made, stride=stride)
+            convert.shakespeare_table(made, stride=stride)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import fedstride as fs
 from fedstride.app.cli.data import app
-from fedstride.data import cache, sources
+from fedstride.data import cache, convert, sources
 from tests.data import raw
 
 
@@ -157,13 +157,13 @@ def test_writers_in_another_order_than_mnist_are_refused(tmp_path, monkeypatch):
 
 def test_cifar_pictures_have_their_channels_first(tmp_path, monkeypatch):
     image = np.arange(6 * 2 * 3072, dtype=np.int64).reshape(6, 2, 1024, 3).astype(np.uint8)
-    names = [n for n in sources.CIFAR if n.endswith(".png")]
+    names = [n for n in convert.CIFAR if n.endswith(".png")]
     files = {n: raw.png(p, [1, 4]) for n, p in zip(names, image, strict=True)}
     files |= {"train_lables.json": json.dumps([*range(10)]).encode(), "test_lables.json": b"[1, 0]"}
     for name, body in files.items():
         (tmp_path / name).write_bytes(body)
-    monkeypatch.setattr(sources, "CIFAR", raw.sha256(files))
-    made = sources._cifar10(tmp_path, lambda what: None)
+    monkeypatch.setattr(convert, "CIFAR", raw.sha256(files))
+    made = convert.cifar10(tmp_path, lambda what: None)
     assert made["train"].shape == (10, 3, 32, 32)
     assert made["train_labels"].tolist() == [*range(10)]
     assert made["train"][3, 2, 5, 7] == image[1, 1, 5 * 32 + 7, 2]  # the second image of the second file, blue

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from platformdirs import user_cache_path
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -24,10 +24,7 @@ def folder() -> Path:
     """Return the cache folder: FEDSTRIDE_DATA, or the platform's cache directory."""
     if own := os.environ.get("FEDSTRIDE_DATA"):
         return Path(own).expanduser()
-    home = Path.home()
-    usual = {"darwin": home / "Library" / "Caches", "win32": home / "AppData" / "Local"}.get(sys.platform)
-    given = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
-    return Path(given or usual or home / ".cache") / "fedstride"
+    return user_cache_path("fedstride", appauthor=False, opinion=False)  # not in a folder named Cache on Windows
 
 
 def path(name: str) -> Path:

@@ -28,7 +28,7 @@ def read(
     try:
         flwr_datasets = importlib.import_module("flwr_datasets")
     except ImportError as error:
-        raise InvalidInput(f"hf:{name} needs flwr-datasets: pip install flwr-datasets pillow") from error
+        raise InvalidInput(f"hf:{name} needs flwr-datasets: pip install flwr-datasets") from error
     try:
         whole = flwr_datasets.FederatedDataset(dataset=name, subset=subset, partitioners={train: 1}, shuffle=False)
         splits = [whole.load_split(split) for split in (train, test)]

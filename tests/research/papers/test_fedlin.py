@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedstride.research.papers import fedlin
+from fedstride.research.papers import fedlin, fedlin_limits
 from fedstride.research.papers.experiment import AGREES, DIFFERS, IN_KIND
 from tests.research.papers.made_up import outcome, verdicts
 
@@ -68,9 +68,9 @@ def test_other_results_differ(judged, name, result, differing):
 
 
 def test_cells():
-    assert fedlin.split(1000.0, 1, 6)["radius"] == pytest.approx(1.658, abs=5e-4)
-    assert fedlin.split(1000.0, 40, 6)["bias"] == pytest.approx(0.0025, abs=5e-5)
-    long = fedlin.round_map(14.0, 2, 0.5)
+    assert fedlin_limits.split(1000.0, 1, 6)["radius"] == pytest.approx(1.658, abs=5e-4)
+    assert fedlin_limits.split(1000.0, 40, 6)["bias"] == pytest.approx(0.0025, abs=5e-5)
+    long = fedlin_limits.round_map(14.0, 2, 0.5)
     assert long["radius"] > 1 and long["wrong"] < 1e-12 and long["second"] == pytest.approx(0.25)
 
 

@@ -50,8 +50,8 @@ def test_a_page_needs_no_network_and_shows_all_verdicts(written):
     assert not re.search(r'(src|href)="', shown)
     assert theme.PAGE["paper"][1] in shown, "the colours of a dark page"
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])
-    assert [trace["y"] for trace in data["figures"][0]["data"]] == [[1.0, None], [1.0, 2.0]]
-    assert data["figures"][0]["layout"]["showlegend"]
+    assert [trace["y"] for trace in data["charts"]["0"]["data"]] == [[1.0, None], [1.0, 2.0]]
+    assert data["charts"]["0"]["layout"]["showlegend"]
 
 
 def test_markdown_holds_every_claim(written):

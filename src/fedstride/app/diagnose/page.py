@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment
-
 from fedstride.app.diagnose import limits
 from fedstride.app.diagnose.evidence import Evidence
 from fedstride.app.diagnose.read import of_folder
@@ -21,26 +19,6 @@ from fedstride.core.files import replace_file
 
 NAME = "diagnosis.html"
 SHADE = "rgba(213,94,0,0.10)"  # vermilion; works on light and dark pages
-SECTION = Environment(autoescape=True, trim_blocks=True).from_string("""
-<style>
-.findings { margin: 2.25rem 0 0; padding: 0; list-style: none; }
-.findings > li { margin-bottom: 1rem; padding: 0.1rem 0 0.1rem 1rem; border-left: 3px solid var(--rule); }
-.findings > .cause { border-color: #d55e00; }
-.findings > .watch { border-color: #b58900; }
-.findings > .fine { border-color: #00805c; }
-.findings p { margin: 0.1rem 0 0; }
-.findings ul { margin: 0.2rem 0 0; padding-left: 1.1rem; color: var(--muted); font-size: 0.9375rem; }
-</style>
-<p><strong>{{ outcome.says }}</strong></p>
-<ul class="findings">
-{% for f in findings %}
-<li class="{{ f.severity }}"><strong>{{ f.name }}</strong> <span class="small">{{ f.severity }}</span>
-<p>{{ f.says }}</p>
-{% if f.advice and f.severity != "fine" %}<ul>{% for a in f.advice %}<li>{{ a }}</li>{% endfor %}</ul>{% endif %}
-</li>
-{% endfor %}
-</ul>
-""")
 
 
 def write(folder: str | Path, found: Diagnosis | None = None) -> Path:
@@ -50,10 +28,9 @@ def write(folder: str | Path, found: Diagnosis | None = None) -> Path:
     found = found or diagnosis(e)
     words = words_of(e.record)
     words["title"] = f"Diagnosis: {words['title']}"
-    html = page_of(**{**words, "shown": pictures(e)})
-    section = SECTION.render(outcome=found.outcome, findings=[f for f in found.findings if f is not found.outcome])
-    html = html.replace("</header>", f"</header>{section}", 1)
-    replace_file(folder / NAME, html)
+    others = [f for f in found.findings if f is not found.outcome]
+    more = {"shown": pictures(e), "outcome": found.outcome, "findings": others}
+    replace_file(folder / NAME, page_of("diagnosis.html", **{**words, **more}))
     return folder / NAME
 
 

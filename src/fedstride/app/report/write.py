@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import math
-from dataclasses import asdict
-from importlib.resources import files
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from plotly.offline import get_plotlyjs
-
 from fedstride.app.report import charts, theme
+from fedstride.app.report.builder import PRINTED, build
 from fedstride.app.report.charts import means, percent
 from fedstride.app.report.read import Comparison, Record, read
 from fedstride.core.files import replace_file
@@ -35,39 +29,17 @@ def write(folder: str | Path) -> Path:
     """Read a run or comparison folder, write report.html to it, and return its path."""
     folder = Path(folder)
     found = read(folder)
-    text = page_of(**(_comparison(found) if isinstance(found, Comparison) else words_of(found)))
+    text = page_of("report.html", **(_comparison(found) if isinstance(found, Comparison) else words_of(found)))
     path = folder / NAME
     replace_file(path, text)
     return path
 
 
-def page_of(shown: list[charts.Chart], axes: dict[str, Any], **words: Any) -> str:
-    engine = Environment(
-        loader=PackageLoader("fedstride.app.report", "page"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    page = files("fedstride.app.report") / "page"
-    plotly, program = get_plotlyjs(), (page / "page.js").read_text(encoding="utf-8")
-    data = {"charts": {c.key: c.figure for c in shown}, "x": axes, "axes": AXES, "dark": theme.DARK}
+def page_of(template: str, shown: list[charts.Chart], axes: dict[str, Any], **words: Any) -> str:
+    """Return a page whose charts can be drawn over each of AXES; axes: their values by run."""
     blank: dict[str, Any] = {"numbers": [], "table": None, "legend": [], "records": [], "constants": {}}
-    return engine.get_template("page.html").render(
-        **{**blank, **words},
-        charts=[asdict(c) for c in shown],
-        axes=AXES,
-        colours=theme.PAGE,
-        data=data,
-        style=(page / "page.css").read_text(encoding="utf-8"),
-        scripts=[plotly, program],
-        allowed=[_digest(plotly), _digest(program)],
-    )
-
-
-def _digest(script: str) -> str:
-    """Return the hash of a script for the page's security policy, which blocks all other scripts and requests."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    data = {"x": axes, "axes": AXES, "printed": {**PRINTED, "height": 240}}  # three charts to a printed page
+    return build(template, shown, data=data, axes=AXES, **{**blank, **words})
 
 
 def words_of(run: Record) -> dict[str, Any]:

@@ -12,8 +12,8 @@ import math
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from functools import lru_cache
 from hashlib import sha256
 from itertools import product
@@ -30,14 +30,15 @@ from fedstride.core import losses
 from fedstride.core.errors import FedstrideWarning, GivenUp, InvalidInput
 from fedstride.engine import Local
 from fedstride.research.bench import verdicts
+from fedstride.research.bench.scores import Choice, Scores, name_of, tried_on
+from fedstride.research.bench.scores import shown as shown
 from fedstride.research.bench.task_parts import constant
 from fedstride.research.bench.task_table import TASKS
-from fedstride.research.bench.tasks import ACCURACY, Problem
+from fedstride.research.bench.tasks import Problem
 from fedstride.server import Auto, Average, DoG, Prodigy
 from fedstride.training.train import train
 
 EVALUATIONS = 8  # of a run, evenly spread
-Choice = dict[str, Any]  # a method's name and its arguments
 Make = Callable[..., Algorithm]
 Report = dict[str, Any]
 
@@ -104,11 +105,7 @@ def cell(task: str, choice: Choice, seed: int = 0, scale: str = "") -> Cell:
     arguments = {"task": task, "rounds": TASKS[task].rounds, "choice": choice, "seed": seed, **SCALES.get(scale, {})}
     if choice["name"] == "auto" or choice["name"] in VARIANTS:
         arguments["code"] = _code(make(choice))  # runs of another `auto` are not taken for those of this one
-    return Cell(_name(task, choice, seed, scale), trained, arguments)
-
-
-def _name(task: str, choice: Choice, seed: int, scale: str) -> str:
-    return " ".join([task, shown(choice), f"s{seed}", *([scale] if scale else [])])
+    return Cell(name_of(task, choice, seed, scale), trained, arguments)
 
 
 def _code(algorithm: Algorithm) -> str:
@@ -116,11 +113,6 @@ def _code(algorithm: Algorithm) -> str:
     modules = [inspect.getmodule(type(part)) for part in (algorithm.step, algorithm.server)]
     trees = [ast.dump(ast.parse(inspect.getsource(module))) for module in modules if module is not None]
     return sha256("\n".join([repr(algorithm), *trees]).encode()).hexdigest()[:16]
-
-
-def shown(choice: Choice) -> str:
-    arguments = ",".join(f"{k}={v:.6g}" for k, v in choice.items() if k != "name")
-    return f"{choice['name']}({arguments})" if arguments else str(choice["name"])
 
 
 def grid(name: str) -> list[Choice]:
@@ -190,56 +182,6 @@ def _finite(value: float, divisor: float) -> float | None:
     return float(f"{value / divisor:.7g}") if math.isfinite(value) else None
 
 
-@dataclass(frozen=True)
-class Tried:
-    """What a method came to on a task: its best setting, and the price of finding it."""
-
-    method: str
-    setting: str  # the best
-    edge: bool  # its learning rate is the first or the last of the grid
-    runs: int
-    diverged: int
-    scores: list[float]  # by seed, of the best setting
-    score: float  # their mean
-    loss: float | None  # mean over the seeds; None: it diverged
-    gradients: int  # samples, of all runs
-    forwards: int
-    bytes: int
-    seconds: float
-    own_gradients: int  # of the best setting alone
-    own_forwards: int
-
-
-class Scores:
-    """Points of runs, 0 to 100; `fit` depends on the lowest loss that any run of the task and the seed reached."""
-
-    def __init__(self, results: dict[str, Result], seeds: int) -> None:
-        self.results, self.seeds = results, seeds
-        self.lowest: dict[tuple[str, int], float] = {}
-        for run in results.values():
-            if run["diverged"] is None and not run["scaled"]:
-                key = (run["task"], run["seed"])
-                self.lowest[key] = min(run["loss"], self.lowest.get(key, math.inf))
-
-    def runs(self, task: str, choice: Choice, scale: str = "") -> list[Result]:
-        return [self.results[_name(task, choice, seed, scale)] for seed in range(self.seeds)]
-
-    def of(self, task: str, choice: Choice, scale: str = "") -> list[float]:
-        """By seed; a run that diverged has none."""
-        return [self._points(task, seed, run) for seed, run in enumerate(self.runs(task, choice, scale))]
-
-    def mean(self, task: str, choice: Choice) -> float:
-        return statistics.fmean(self.of(task, choice))
-
-    def _points(self, task: str, seed: int, run: Result) -> float:
-        if run["diverged"] is not None:
-            return 0.0
-        if TASKS[task].score == ACCURACY:
-            return 100 * float(run["accuracy"])
-        way = run["constant"] - self.lowest.get((task, seed), math.inf)
-        return min(100.0, max(0.0, 100 * (run["constant"] - run["loss"]) / way)) if way > 0 else 0.0
-
-
 def measure(
     tasks: Sequence[str],
     folder: Path,
@@ -263,7 +205,7 @@ def measure(
         if optuna is not None:
             choices[task] |= _searched(optuna, task, folder, trials, seeds, results)
     scores = Scores(results, seeds)
-    found = {task: [_tried(task, *one, scores) for one in choices[task].items()] for task in tasks}
+    found = {task: [tried_on(task, *one, scores) for one in choices[task].items()] for task in tasks}
     auto: Choice = {"name": "auto"}
     costs = {
         task: {s: verdicts.paired(scores.of(task, auto), scores.of(task, auto, s)) for s in SCALES} for task in scaled
@@ -310,33 +252,6 @@ def _around(task: str, tried: Sequence[Choice], scores: Scores) -> list[Choice]:
     """Two rates more, next to the best."""
     best = max(tried, key=lambda choice: scores.mean(task, choice))
     return [{**best, "lr": best["lr"] * 10**e} for e in (-0.25, 0.25)]
-
-
-def _tried(task: str, method: str, tried: Sequence[Choice], scores: Scores) -> Tried:
-    best = max(tried, key=lambda choice: scores.mean(task, choice))
-    own, points = scores.runs(task, best), scores.of(task, best)
-    every = [run for choice in tried for run in scores.runs(task, choice)]
-
-    def total(runs: Iterable[Result], *names: str) -> int:
-        return sum(run["totals"][name] for run in runs for name in names)
-
-    known = [run["loss"] for run in own if run["diverged"] is None]
-    return Tried(
-        method,
-        shown(best),
-        len(tried) > 1 and best["lr"] in (min(c["lr"] for c in tried), max(c["lr"] for c in tried)),
-        len(every),
-        sum(run["diverged"] is not None for run in every),
-        points,
-        statistics.fmean(points),
-        statistics.fmean(known) if len(known) == len(own) else None,
-        total(every, "gradients"),
-        total(every, "forwards"),
-        total(every, "bytes_up", "bytes_down"),
-        sum(run["seconds"] for run in every),
-        total(own, "gradients"),
-        total(own, "forwards"),
-    )
 
 
 def _optuna() -> Any:

@@ -6,15 +6,16 @@ import html
 import math
 from typing import Any
 
-from plotly.io import to_html
-
 from fedstride.app.report import theme
+from fedstride.app.report.builder import build
+from fedstride.app.report.charts import Chart
 from fedstride.research.bench.engines import BY_HAND, FEDSTRIDE
 from fedstride.research.bench.speed import PLAIN, TARGETS
 
 Report = dict[str, Any]
 BUSY = 0.05  # load by other programs above which figures are unreliable, because waiting threads slow down most
 Rows = list[list[str]]
+SPEED_UP = "speed-up over the hand-written loop"
 
 
 def rivals(report: Report) -> list[str]:
@@ -99,6 +100,12 @@ def markdown(report: Report) -> str:
 
 def page(report: Report) -> str:
     """Return a self-contained HTML page."""
+    bars = [_bars(report)] if report["workloads"] else []
+    lines = [_growth(what, points) for what, points in report["growth"].items()]
+    return build("speed.html", [*bars, *lines], title="Speed", about=about(report))
+
+
+def _bars(report: Report) -> Chart:
     results = report["workloads"]
     bars = [
         {
@@ -114,30 +121,26 @@ def page(report: Report) -> str:
         }
         for i, engine in enumerate(rivals(report))
     ]
-    x = {"type": "log", "title": {"text": "speed-up over the hand-written loop"}, "showgrid": True}
+    x = {"type": "log", "title": {"text": SPEED_UP}, "showgrid": True}
     y = {"autorange": "reversed", "nticks": len(results), "showgrid": False}
     layout = theme.layout(120 + 60 * len(results), xaxis=x, yaxis=y, showlegend=True, hovermode="y unified")
-    figures = [("Speed", {"data": bars, "layout": layout})] if results else []
-    for what, points in report["growth"].items():
-        curves = {
-            "milliseconds a round": [p["seconds"] and 1e3 * p["seconds"] for p in points],
-            "peak memory, MiB": [p["peak_bytes"] and p["peak_bytes"] / 2**20 for p in points],
-        }
-        lines = [
-            {"type": "scatter", "name": name, "x": [p["n"] for p in points], "y": v, "line": {"color": theme.colour(i)}}
-            for i, (name, v) in enumerate(curves.items())
-        ]
-        axes = {"xaxis": {"type": "log", "title": {"text": what}, "dtick": 1}, "yaxis": {"type": "log", "dtick": 1}}
-        figures.append((f"Growth with {what}", {"data": lines, "layout": theme.layout(320, showlegend=True, **axes)}))
-    style = "font: 15px/1.5 system-ui, sans-serif; max-width: 900px; margin: 2rem auto; padding: 0 1rem"
-    start = (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>fedstride: speed</title><body style="{style}">'
+    return Chart("speed", "Speed", "", f"Bars: {SPEED_UP}.", {"data": bars, "layout": layout}, wide=True)
+
+
+def _growth(what: str, points: list[dict[str, Any]]) -> Chart:
+    curves = {
+        "milliseconds a round": [p["seconds"] and 1e3 * p["seconds"] for p in points],
+        "peak memory, MiB": [p["peak_bytes"] and p["peak_bytes"] / 2**20 for p in points],
+    }
+    lines = [
+        {"type": "scatter", "name": name, "x": [p["n"] for p in points], "y": v, "line": {"color": theme.colour(i)}}
+        for i, (name, v) in enumerate(curves.items())
+    ]
+    axes = {"xaxis": {"type": "log", "title": {"text": what}, "dtick": 1}, "yaxis": {"type": "log", "dtick": 1}}
+    figure = {"data": lines, "layout": theme.layout(320, showlegend=True, **axes)}
+    return Chart(
+        what.replace(" ", "-"), f"Growth with {what}", "", f"Lines: {' and '.join(curves)}.", figure, wide=True
     )
-    body = [start, f"<h1>fedstride: speed</h1><p>{html.escape(about(report))}</p>"]
-    for i, (title, figure) in enumerate(figures):
-        chart = to_html(figure, full_html=False, include_plotlyjs=i == 0, config={"displayModeBar": False})
-        body += [f"<h2>{html.escape(title)}</h2>", chart]
-    return "\n".join([*body, "</body></html>\n"])
 
 
 def svg(report: Report) -> str:
@@ -178,7 +181,7 @@ def svg(report: Report) -> str:
         f'<text x="{left + 110 * i + 15}" y="17" fill="{ink}">{e}</text>'
         for i, e in enumerate(engines)
     )
-    caption = f'<text x="{left}" y="{y + 32}" fill="{muted}">speed-up over the hand-written loop</text>'
+    caption = f'<text x="{left}" y="{y + 32}" fill="{muted}">{SPEED_UP}</text>'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 40} {y + 40}" font-family="sans-serif" font-size="12">'
     return f'{head}<rect width="100%" height="100%" fill="{theme.PAGE["paper"][0]}"/>{lines}{"".join(shapes)}{legend}{caption}</svg>\n'
 

@@ -8,6 +8,7 @@ import statistics
 from typing import Any
 
 from fedstride.app.report import theme
+from fedstride.app.report.builder import build
 from fedstride.research.bench.show import Rows, as_markdown
 from fedstride.research.bench.tasks import GROUPS
 from fedstride.research.bench.verdicts import BEST, THREE, Difference
@@ -243,21 +244,8 @@ def _style() -> str:
 
 def page(report: Report) -> str:
     """Return a self-contained HTML page."""
-    style = (
-        ":root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2rem auto;padding:0 1rem}"
-        "svg{max-width:840px}table{font-size:13px}td,th{padding:2px 10px;text-align:right}td:first-child,th:first-child{text-align:left}"
-    )
-    words = f"<h1>{TITLE}</h1><p>{html.escape(about(report))} {html.escape(FIT)}</p>"
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>fedstride: {TITLE}</title><style>{style}</style>'
-        f"<body>{words}{svg(report)}{''.join(map(_html, tables(report)))}</body></html>\n"
-    )
-
-
-def _html(rows: Rows) -> str:
-    tags = ["th", *["td"] * (len(rows) - 1)]
-    lines = ["".join(f"<{t}>{html.escape(text)}</{t}>" for text in row) for t, row in zip(tags, rows, strict=True)]
-    return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table><br>"
+    words: dict[str, Any] = {"about": about(report), "fit": FIT, "picture": svg(report), "tables": tables(report)}
+    return build("painless.html", title=TITLE, **words)
 
 
 def _by_method(report: Report, task: str) -> dict[str, Any]:

@@ -9,7 +9,9 @@ from fedstride.research.papers import delta_sgd_more as delta_sgd_more
 from fedstride.research.papers import delta_sgd_step as delta_sgd_step
 from fedstride.research.papers import synthetic as synthetic
 from fedstride.research.papers import fedexp as fedexp
+from fedstride.research.papers import fedexp_ablations as fedexp_ablations
 from fedstride.research.papers import fedlin as fedlin
+from fedstride.research.papers import fedlin_limits as fedlin_limits
 # isort: on
 
 from fedstride.research.papers.experiment import EXPERIMENTS, Claim, Experiment, Findings, Lab, Picture, select

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import math
 import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
-from plotly.offline import get_plotlyjs
-
 import fedstride
 from fedstride.app.report import theme
+from fedstride.app.report.builder import build
+from fedstride.app.report.charts import Chart
 from fedstride.app.report.write import duration
 from fedstride.app.run_folder import environment
 from fedstride.core.errors import InvalidInput
@@ -126,25 +122,20 @@ def finite(value: Any) -> Any:
 
 def page(found: Record, pictures: Sequence[Picture]) -> str:
     """Return the page as one HTML file; its colours follow the reader's light or dark mode."""
-    scripts = [get_plotlyjs(), _PROGRAM]
-    style = (files("fedstride.app.report") / "page" / "page.css").read_text(encoding="utf-8")
-    charts = [asdict(p) | {"wide": i == len(pictures) - 1 and i % 2 == 0} for i, p in enumerate(pictures)]
-    engine = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return engine.from_string(_PAGE).render(
-        r=found,
+    last = len(pictures) - 1
+    charts = [
+        Chart(str(i), p.title, p.note, f"{p.title}. {p.note}", drawn(p), wide=i == last and i % 2 == 0)
+        for i, p in enumerate(pictures)
+    ]
+    return build(
+        "reproduction.html",
+        charts,
+        colours={name.replace(" ", "-"): pair for name, pair in COLOURS.items()},
+        title=found["title"],
         name=with_paper(found["name"]),
+        r=found,
         took=duration(3600 * found["hours"]),
-        details={
-            "Settings": found["settings"],
-            "Record": {k: found[k] for k in ("command", "commit")} | found["machine"],
-        },
         figures=json.dumps(found["figures"], indent=1, ensure_ascii=False),
-        colours=theme.PAGE | {name.replace(" ", "-"): pair for name, pair in COLOURS.items()},
-        charts=charts,
-        data={"figures": [drawn(p) for p in pictures], "dark": theme.DARK},
-        style=style,
-        scripts=scripts,
-        allowed=["sha256-" + base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts],
     )
 
 
@@ -154,82 +145,3 @@ def drawn(picture: Picture) -> dict[str, Any]:
     several = len({t.get("name") for t in traces if t.get("showlegend", True)} - {None}) > 1
     usual = theme.layout(360, showlegend=several, margin={"t": 12 + 22 * (1 + len(traces) // 5) if several else 8})
     return finite({"data": traces, "layout": theme.merged(usual, own)})  # type: ignore[no-any-return]
-
-
-_PROGRAM = """"use strict";
-const page = JSON.parse(document.getElementById("data").textContent);
-const dark = new Map(Object.entries(page.dark));
-const night = matchMedia("screen and (prefers-color-scheme: dark)");
-function draw() {
-  for (const frame of document.querySelectorAll("[data-chart]")) {
-    const text = JSON.stringify(page.figures[frame.dataset.chart]);
-    const figure = JSON.parse(text, (_, v) => (night.matches && typeof v === "string" ? dark.get(v) ?? v : v));
-    Plotly.react(frame, figure.data, figure.layout, { displayModeBar: false, responsive: true });
-  }
-}
-night.addEventListener("change", draw);
-draw();
-"""
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src {% for digest in allowed %}'{{ digest }}' {% endfor %}; style-src 'unsafe-inline'; img-src data:">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{{ name }} – fedstride</title>
-<style>
-:root { {% for name, (light, dark) in colours.items() %}--{{ name }}: {{ light }}; {% endfor %}}
-@media screen and (prefers-color-scheme: dark) { :root { {% for name, (light, dark) in colours.items() %}--{{ name }}: {{ dark }}; {% endfor %}} }
-{{ style|safe }}
-th, td { text-align: left; white-space: normal; vertical-align: top; }
-.charts { margin-top: 2.5rem; }
-.verdict { font-weight: 600; white-space: nowrap; }
-</style>
-</head>
-<body>
-<main>
-<header>
-  <h1>{{ r.title }}</h1>
-  <p class="facts"><span>{{ name }}</span><span>{{ r.scale }} scale</span><span>{{ r.seeds }} seed{{ "s" if r.seeds > 1 }}</span><span>{{ took }} of computing</span></p>
-</header>
-<table>
-  <thead><tr><th scope="col">Claim</th><th scope="col">Paper</th><th scope="col">Ours</th><th scope="col">Verdict</th></tr></thead>
-  <tbody>
-{% for claim in r.claims %}
-    <tr><th scope="row">{{ claim.what }}</th><td data-name="Paper">{{ claim.paper }}</td><td data-name="Ours">{{ claim.ours }}</td><td data-name="Verdict" class="verdict" style="color: var(--{{ claim.verdict|replace(' ', '-') }})">{{ claim.verdict }}</td></tr>
-{% endfor %}
-  </tbody>
-</table>
-<noscript><p class="small">Enable JavaScript to see the charts.</p></noscript>
-<div class="charts">
-{% for chart in charts %}
-  <figure{% if chart.wide %} class="wide"{% endif %}>
-    <figcaption><h2>{{ chart.title }}</h2><p>{{ chart.note }}</p></figcaption>
-    <div class="chart" data-chart="{{ loop.index0 }}" role="img" aria-label="{{ chart.title }}. {{ chart.note }}"></div>
-  </figure>
-{% endfor %}
-</div>
-{% for name, values in details.items() if values %}
-<details>
-  <summary>{{ name }}</summary>
-  <dl class="environment">
-{% for key, value in values.items() %}
-    <div><dt>{{ key }}</dt><dd>{{ value }}</dd></div>
-{% endfor %}
-  </dl>
-</details>
-{% endfor %}
-<details>
-  <summary>Figures</summary>
-  <pre>{{ figures }}</pre>
-</details>
-</main>
-<script type="application/json" id="data">{{ data|tojson }}</script>
-{% for script in scripts %}
-<script>{{ script|safe }}</script>
-{% endfor %}
-</body>
-</html>
-"""

@@ -1,11 +1,10 @@
 "use strict";
-// Redraws the charts when the reader changes the axis, the algorithms shown, or the colour scheme.
+// Draws the charts, and redraws them when the reader changes the axis, the algorithms shown, or the colour scheme.
 const page = JSON.parse(document.getElementById("data").textContent);
 const dark = new Map(Object.entries(page.dark));
 const night = matchMedia("(prefers-color-scheme: dark)");
 const frames = [...document.querySelectorAll("[data-chart]")];
 const buttons = [...document.querySelectorAll("[data-group]")];
-const PAPER = { width: 660, height: 240 }; // three charts to a printed page
 let printing = false;
 
 function tone(colour) {
@@ -13,19 +12,19 @@ function tone(colour) {
 }
 
 function draw() {
-  const axis = document.querySelector("[name=axis]:checked").value;
+  const axis = document.querySelector("[name=axis]:checked")?.value;
   const hidden = new Set(buttons.filter((b) => b.ariaPressed === "false").map((b) => b.dataset.group));
   for (const line of document.querySelectorAll("line[data-colour]")) line.setAttribute("stroke", tone(line.dataset.colour));
   for (const frame of frames) {
     const figure = JSON.parse(JSON.stringify(page.charts[frame.dataset.chart]), (_, v) => (typeof v === "string" ? tone(v) : v));
     for (const trace of figure.data) {
-      if (trace.meta === undefined) continue;
+      if (axis === undefined || trace.meta === undefined) continue; // its x is its own
       trace.x = page.x[trace.meta][axis];
       trace.visible = !hidden.has(trace.legendgroup);
       figure.layout.xaxis.title.text = page.axes[axis].title;
       Object.assign(figure.layout.xaxis, page.axes[axis].format, { rangemode: "tozero" });
     }
-    if (printing) Object.assign(figure.layout, PAPER);
+    if (printing) Object.assign(figure.layout, page.printed);
     Plotly.react(frame, figure.data, figure.layout, { displayModeBar: false, responsive: true });
   }
 }
@@ -41,7 +40,7 @@ for (const button of buttons) {
     draw();
   });
 }
-document.querySelector(".switch").addEventListener("change", draw);
+document.querySelector(".switch")?.addEventListener("change", draw);
 night.addEventListener("change", draw);
 addEventListener("beforeprint", () => print(true));
 addEventListener("afterprint", () => print(false));

@@ -1,0 +1,196 @@
+"""Ablations of FedExP: the two steps, the read-out, and eps.
+
+Jhunjhunwala, Wang, Joshi. FedExP: speeding up federated averaging via extrapolation. ICLR 2023 (FedExP).
+Deviations: those of rivals.py. Accuracies are on test data, while the paper's figure 6 and table 4 use training data.
+CIFAR-100 and CINIC-10 are not run.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+from statistics import fmean
+from typing import Any
+
+from fedstride.app.sweep import Result
+from fedstride.research.papers.experiment import Findings, Lab, Picture, curves, experiment, heat_map
+from fedstride.research.papers.fedexp import CIFAR_100, PLACES
+from fedstride.research.papers.rivals import DATA, TUNED, not_run, points, power, score, trial, tuned
+from fedstride.research.papers.tasks import ROUNDS, accuracy, cell
+
+CLIENT = (-2, -1.5, -1, -0.5, 0)  # log10 of eta_l
+SERVER = (-1, -0.5, 0, 0.5, 1)  # log10 of eta_g
+
+
+@experiment(
+    "003-fig1", "Server step and client step of FedAvg, compared with FedExP's own server step (FedExP, figure 1)"
+)
+def figure_1(lab: Lab) -> Findings:
+    cells = {
+        (a, g): trial(lab, "emnist", "fedavg", {"lr": power(a), "server_lr": power(g)}) for a in CLIENT for g in SERVER
+    }
+    alone = {a: trial(lab, "emnist", "fedexp", {"lr": power(a), "eps": 1e-3}) for a in CLIENT}
+    found = lab.run([*cells.values(), *alone.values()])
+    grid = {at: accuracy(found[one.name]) for at, one in cells.items()}
+    extrapolated = {a: accuracy(found[one.name]) for a, one in alone.items()}
+    best = max(grid, key=grid.__getitem__)
+    small = max(grid[CLIENT[0], g] for g in SERVER)
+    untuned = max(grid[a, 0] for a in CLIENT)
+    claims = [
+        lab.judge(
+            "the best steps are moderate ones, not a corner with the smallest eta_l and the largest eta_g",
+            "eta_l = 10^-0.5, eta_g = 10^0 (table 3)",
+            f"eta_l = 10^{best[0]:g}, eta_g = 10^{best[1]:g}: {grid[best]:.1f} %",
+            best[0] > CLIENT[0] and abs(best[1]) < 1,
+        ),
+        lab.judge(
+            "a small client step cannot be made up for by a large server step: at least 1 point is lost",
+            "severe slowdown, not fully compensated",
+            f"eta_l = 10^{CLIENT[0]:g}: at most {small:.1f} % against {grid[best]:.1f} %",
+            grid[best] - small >= 1,
+        ),
+        lab.judge(
+            "FedExP, which searches no server step, is within 1 point of FedAvg's best pair",
+            "FedExP is above the best pair (86.96 % against 85.78 % after 2000 rounds, table 5)",
+            f"FedExP {max(extrapolated.values()):.1f} %, FedAvg {grid[best]:.1f} %, with eta_g = 1 {untuned:.1f} %",
+            max(extrapolated.values()) >= grid[best] - 1,
+        ),
+    ]
+    figures = {
+        "fedavg": {f"{a:g} {g:g}": round(v, 2) for (a, g), v in grid.items()},
+        "fedexp": {f"{a:g}": round(v, 2) for a, v in extrapolated.items()},
+    }
+    settings = {"data": DATA["emnist"], "rounds": TUNED, "log10 eta_l": CLIENT, "log10 eta_g": SERVER, "eps": 1e-3}
+    return Findings(claims, [_map(grid, extrapolated)], figures, settings)
+
+
+def _map(grid: dict[tuple[float, float], float], extrapolated: dict[float, float]) -> Picture:
+    rows = [*([grid[a, g] for a in CLIENT] for g in SERVER), [extrapolated[a] for a in CLIENT]]
+    servers = [*(f"10^{g:g}" for g in SERVER), "FedExP"]
+    shown = [[f"{v:.1f}" for v in row] for row in rows]
+    trace = heat_map([f"10^{a:g}" for a in CLIENT], servers, rows, shown, "eta_l %{x}, eta_g %{y}: %{text} %")
+    axes = {
+        "xaxis": {"type": "category", "title": {"text": "client step"}, "showgrid": False},
+        "yaxis": {"type": "category", "title": {"text": "server step"}, "showgrid": False},
+    }
+    note = f"Test accuracy in per cent after {TUNED} rounds of FedAvg; FedExP chooses its own server step."
+    return Picture("Two steps", note, {"data": [trace], "layout": {**axes, "hovermode": "closest"}})
+
+
+FEW: dict[str, dict[str, Any]] = {  # ten clients, all of them in every round (FedExP app. D.1)
+    "small": {"data__samples": 500, "training__batch_size": 20, "training__local_steps": 10},
+    "paper": {
+        "data__samples": 5000,
+        "training__batch_size": 50,
+        "training__local_steps": 20,
+        "model__name": "mcmahan_cnn",
+    },
+}
+ONE = {"name": "fedexp", "lr": 0.1, "server_lr_max": 1.0}  # FedAvg with FedExP's read-out
+ITERATES = {"last_accuracy": "last iterate", "test_accuracy": "mean of two"}
+
+
+@experiment("003-fig6", "The mean of the last two iterates against the last one (FedExP, figure 6)")
+def figure_6(lab: Lab) -> Findings:
+    size = {**FEW[lab.scale], "data__clients": 10, "data__alpha": 0.3, "training__evaluate_every": 1}
+    rounds = 40 if lab.small else ROUNDS[lab.scale]
+    algorithms: dict[str, dict[str, Any]] = {"FedExP": {"name": "fedexp", "lr": 0.1}, "FedAvg": ONE}
+    cells = {
+        (name, seed): cell(lab, "cifar10", algorithm, rounds=rounds, seed=seed, **size)
+        for name, algorithm in algorithms.items()
+        for seed in range(lab.seeds)
+    }
+    found = lab.run(list(cells.values()))
+    runs = {name: [found[cells[name, seed].name] for seed in range(lab.seeds)] for name in algorithms}
+    swing = {(n, c): fmean(_swing(run, c) for run in runs[n]) for n in runs for c in ITERATES}
+    final = {(n, c): fmean(accuracy(run, c, last=10) for run in runs[n]) for n in runs for c in ITERATES}
+    gain = {n: final[n, "test_accuracy"] - final[n, "last_accuracy"] for n in runs}
+    swings = ", ".join(f"{n}, {word} {swing[n, c]:.2f}" for n in runs for c, word in ITERATES.items())
+    finals_ = ", ".join(f"{word} {final['FedExP', c]:.1f} %" for c, word in ITERATES.items())
+    claims = [
+        lab.judge(
+            "change of accuracy from round to round, points: largest for FedExP's last iterate",
+            "FedExP's last iterate oscillates, the mean of two is more stable",
+            swings,
+            swing["FedExP", "last_accuracy"] == max(swing.values()),
+        ),
+        lab.judge(
+            "FedExP: the mean of two gains at least 1 point", "a considerable improvement", finals_, gain["FedExP"] >= 1
+        ),
+        lab.judge(
+            "FedAvg: the mean of two changes less than 1 point",
+            "no significant difference",
+            f"{gain['FedAvg']:+.2f} points",
+            abs(gain["FedAvg"]) < 1,
+        ),
+    ]
+    series = {f"{n}, {word}": points(runs[n][0], c) for n in runs for c, word in ITERATES.items()}
+    picture = curves("Two read-outs", "Ten clients, all of them in every round; first seed.", series, y="accuracy, %")
+    keys = {f"{n}, {word}": (n, c) for n in runs for c, word in ITERATES.items()}
+    figures = {
+        "swing": {key: round(swing[at], 3) for key, at in keys.items()},
+        "final": {key: round(final[at], 2) for key, at in keys.items()},
+    }
+    return Findings(claims, [picture], figures, {"rate": 0.1, "rounds": rounds, "accuracy": "on test data"})
+
+
+def _swing(run: Result, column: str) -> float:
+    """Return the mean change from one round to the next in the second half, in points."""
+    values = points(run, column)[1]
+    return fmean([abs(b - a) for a, b in pairwise(values[len(values) // 2 :])] or [0.0])
+
+
+TABLE_4 = {  # training accuracy by log10 of eps
+    "cifar10": {-3: 84.79, -2.5: 77.82, -2: 77.63, -1.5: 77.66, -1: 77.64},
+    "emnist": {-3: 85.40, -2.5: 86.26, -2: 85.73, -1.5: 85.49, -1: 84.90},
+}
+
+
+@experiment("003-table4", "FedExP with five values of eps (FedExP, table 4)")
+def table_4(lab: Lab) -> Findings:
+    best = tuned(lab, [(place, "fedexp") for place in PLACES])
+    powers = (-3, -2, -1) if lab.small else (-3, -2.5, -2, -1.5, -1)
+    cells = {}
+    for place, seed in product(PLACES, range(lab.seeds)):
+        lr = best[place, "fedexp"]["lr"]
+        for e in powers:
+            cells[place, e, seed] = trial(lab, place, "fedexp", {"lr": lr, "eps": power(e)}, ROUNDS[lab.scale], seed)
+        plain = {"lr": lr, "server_lr": 1.0}
+        cells[place, 0, seed] = trial(lab, place, "fedavg", plain, ROUNDS[lab.scale], seed)
+    found = lab.run(list(cells.values()))
+    ours = {
+        place: {e: score([found[cells[place, e, seed].name] for seed in range(lab.seeds)]) for e in (*powers, 0)}
+        for place in PLACES
+    }
+    cifar, emnist = (ours[place] for place in PLACES)
+    spread = [max(column[e] for e in powers) - min(column[e] for e in powers) for column in (cifar, emnist)]
+    claims = [
+        lab.judge(
+            "CIFAR-10: the smallest eps is the best",
+            _by_eps(TABLE_4["cifar10"]),
+            _by_eps({e: cifar[e] for e in powers}),
+            cifar[-3] == max(cifar[e] for e in powers) and spread[0] > 0,
+        ),
+        lab.judge(
+            "CIFAR-10: with the largest eps about as FedAvg with the same rate, within 1 point",
+            "behaviour similar to FedAvg",
+            f"FedExP {cifar[-1]:.1f}, FedAvg {cifar[0]:.1f}",
+            abs(cifar[-1] - cifar[0]) <= 1,
+        ),
+        lab.judge(
+            f"{DATA['emnist']}: eps matters little, at most 2 points",
+            _by_eps(TABLE_4["emnist"]),
+            _by_eps({e: emnist[e] for e in powers}),
+            spread[1] <= 2,
+        ),
+        not_run(f"{CIFAR_100}", "10^-3: 59.01, others 44.21 to 44.76"),
+        not_run("CINIC-10", "10^-3: 66.31, others 60.47 to 61.05"),
+    ]
+    series = {DATA[p]: ([10.0**e for e in powers], [ours[p][e] for e in powers]) for p in PLACES}
+    picture = curves("Accuracy by eps", "", series, x="eps", y="test accuracy, %", xaxis={"type": "log"})
+    figures = {p: {f"10^{e:g}" if e else "fedavg": round(v, 2) for e, v in ours[p].items()} for p in PLACES}
+    rates = {DATA[p]: best[p, "fedexp"]["lr"] for p in PLACES}
+    return Findings(claims, [picture], figures, {"rate": rates, "rounds": ROUNDS[lab.scale]})
+
+
+def _by_eps(values: dict[float, float] | dict[int, float]) -> str:
+    return ", ".join(f"10^{e:g}: {v:.1f}" for e, v in values.items())
