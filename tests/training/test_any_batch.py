@@ -65,7 +65,12 @@ def as_parts(batch):
 
 
 def as_dict(batch):
-    return {"second": batch[0][:, 2:], "first": batch[0][:, :2], "labels": batch[1], "unused": torch.zeros(len(batch[1]))}
+    return {
+        "second": batch[0][:, 2:],
+        "first": batch[0][:, :2],
+        "labels": batch[1],
+        "unused": torch.zeros(len(batch[1])),
+    }
 
 
 def as_own(batch):
@@ -99,7 +104,8 @@ def train(model, loss, convert, engine="auto", algorithm="auto", **more):
 @pytest.fixture(scope="module")
 def expected():
     return {
-        oracle: train(Plain, "cross_entropy", lambda b: b, fs.engine.Local(oracle=oracle)) for oracle in ("loop", "vmap")
+        oracle: train(Plain, "cross_entropy", lambda b: b, fs.engine.Local(oracle=oracle))
+        for oracle in ("loop", "vmap")
     }
 
 
@@ -113,7 +119,9 @@ def test_the_same_problem_in_another_structure(case, oracle, expected):
     assert run.history[-1]["test_accuracy"] == like.history[-1]["test_accuracy"]
 
 
-@pytest.mark.parametrize("algorithm", ["scaffold(lr=0.1)", "fedlin(lr=0.1)", "fedsls", "fedprox(lr=0.1)", "fednova(lr=0.1)"])
+@pytest.mark.parametrize(
+    "algorithm", ["scaffold(lr=0.1)", "fedlin(lr=0.1)", "fedsls", "fedprox(lr=0.1)", "fednova(lr=0.1)"]
+)
 def test_other_algorithms_take_dicts_too(algorithm):
     more = {"algorithm": algorithm, "rounds": 2}
     one, two = train(Plain, "cross_entropy", lambda b: b, **more), train(Own, "model", as_own, **more)
@@ -190,7 +198,11 @@ def elbo(output, batch):
 
 
 def test_an_auto_encoder_has_no_targets():
-    given = {**RUN, "rounds": 12, "metrics": {"error": lambda output, batch: float((output[0] - batch).square().mean())}}
+    given = {
+        **RUN,
+        "rounds": 12,
+        "metrics": {"error": lambda output, batch: float((output[0] - batch).square().mean())},
+    }
     run = fs.train(Coder(), elbo, [c[0] for c in CLIENTS], test=TEST[0], **given)
     assert run.history[-1]["test_loss"] < run.history[0]["test_loss"]
     assert run.history[-1]["error"] > 0 and run.history[-1]["test_accuracy"] is None
@@ -221,7 +233,12 @@ def test_a_run_of_dicts_resumes_to_the_same_bits(tmp_path):
 FRAME = pd.DataFrame({"age": [1.0, 2.0], "label": [0, 1]})
 BAD = {
     "a frame without label": (Plain, "cross_entropy", FRAME, "a data frame does not say which column is the target"),
-    "texts": (Plain, "cross_entropy", (np.array(["a", "b"]), np.array([0, 1])), "Encode texts and categories as numbers"),
+    "texts": (
+        Plain,
+        "cross_entropy",
+        (np.array(["a", "b"]), np.array([0, 1])),
+        "Encode texts and categories as numbers",
+    ),
     "lengths": (Own, "model", {"x": torch.ones(3, 5), "labels": torch.ones(4)}, "expected the same first dimension"),
     "other names": (Own, "model", {"z": torch.ones(3, 5)}, "the batch has 'z'; Own.forward takes 'x', 'labels'"),
     "a class": (Plain, nn.CrossEntropyLoss, CLIENTS[0], r"got the class CrossEntropyLoss; expected an instance, as in"),
@@ -244,7 +261,9 @@ def test_a_collate_that_returns_other_lengths():
         fs.train(Own(), "model", [Items(CLIENTS[0])], rounds=1, collate=lambda items: {"x": torch.ones(2, 5)})
 
 
-@pytest.mark.parametrize(("collate", "message"), [(3, "collate=3 is invalid"), (lambda items: 1 / 0, "division by zero")])
+@pytest.mark.parametrize(
+    ("collate", "message"), [(3, "collate=3 is invalid"), (lambda items: 1 / 0, "division by zero")]
+)
 def test_a_collate_that_is_none(collate, message):
     with pytest.raises(InvalidInput, match=message):
         fs.train(Own(), "model", [Items(CLIENTS[0])], rounds=1, collate=collate)

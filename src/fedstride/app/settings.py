@@ -20,7 +20,7 @@ from fedstride.core.errors import InvalidInput
 from fedstride.training.train import train
 
 Table = dict[str, Any]
-OF_THE_CALLER = ("test", "engine", "checkpoint", "callbacks")  # depend on where a run takes place
+OF_THE_CALLER = ("test", "engine", "checkpoint", "callbacks", "progress")  # depend on where a run takes place
 REQUIRED = inspect.Parameter.empty
 
 
