@@ -420,7 +420,7 @@ def test_a_lost_memory_is_said_and_the_client_starts_afresh(algorithm):
         return reply
 
     grid.spoil = lose
-    with pytest.warns(fs.FedstrideWarning, match=r"client 1, round \d: what the client should remember is not in"):
+    with pytest.warns(fs.FedstrideWarning, match=r"client 1, round \d: cannot read the client.s memory in"):
         run = flower.train(PROJECT, grid, settings(algorithm=algorithm, rounds=5))
     refused = [row["refused"] for row in run.history]
     assert sum(row.get("memory lost", 0) for row in refused) == 1 and refused[-1] == {}
@@ -490,7 +490,7 @@ def test_a_checkpoint_of_another_engine_is_refused():
 def test_two_nodes_that_are_the_same_client_are_refused():
     grid = a_grid()
     grid.nodes[101]["partition-id"] = 0
-    with pytest.raises(fs.InvalidInput, match=r"client 0 is node 10[01] and node 10[01]; expected one node for each"):
+    with pytest.raises(fs.InvalidInput, match=r"client 0 is node 10[01] and node 10[01]; expected one node per client"):
         flower.train(PROJECT, grid, settings())
 
 
@@ -528,7 +528,7 @@ def test_a_second_node_takes_over_when_the_first_is_gone():
 @pytest.mark.parametrize(
     "project, match",
     [
-        (flower.Project(lambda s: nn.Linear(4, 3).double(), "cross_entropy", load_data), "parameters there: .*weight"),
+        (flower.Project(lambda s: nn.Linear(4, 3).double(), "cross_entropy", load_data), "different parameters from the server's: .*weight"),
         (flower.Project(lambda s: make_model({**s, "seed": 9}), "cross_entropy", load_data), None),
         (flower.Project(lambda s: make_model({**s, "dtype": "float32"}), "cross_entropy", load_data), "torch.float32"),
     ],
@@ -552,7 +552,7 @@ def test_frozen_weights_must_agree():
 
     grid = a_grid()
     grid.apps[102] = flower.client_app(flower.Project(other, "cross_entropy", load_data))
-    with pytest.raises(fs.InvalidInput, match=r"client 2 \(node 102\): frozen parameters and buffers there"):
+    with pytest.raises(fs.InvalidInput, match=r"client 2 \(node 102\): different frozen parameters and buffers from the server's"):
         flower.train(PROJECT, grid, settings(kind="normed", batch_size=3))
 
 

@@ -99,7 +99,7 @@ def test_what_cannot_be_summed_is_refused_before_any_work(more, words):
 
 def test_a_shortened_control_keeps_server_and_clients_in_step(folder):  # noqa: F811
     """SCAFFOLD's c is the mean of the c_i; a bound that cuts would end that if only the server knew."""
-    with pytest.warns(fs.FedstrideWarning, match="had to shorten 'control'"):
+    with pytest.warns(fs.FedstrideWarning, match="had to clip 'control'"):
         flower.train(PROJECT, a_grid(), settings(algorithm="scaffold", secure="100, control=0.01", rounds=4, out="out"))
     tensors, _ = read_tensors(files(folder / "out")[0])
     token, names = (bytes(tensors[f"clients/{name}"].numpy()).decode() for name in ("token", "names"))

@@ -127,4 +127,4 @@ def test_an_error_of_a_client_that_is_loaded_says_where_it_happened():
     clients = fs.data.Lazy([len(inputs) for inputs, _ in data], load)
     with pytest.raises(OSError, match="the disk is gone") as caught:
         learn("fedavg", clients=clients, engine=fs.engine.Local(oracle="loop"), rounds=1)
-    assert any("in round 1, while working for client(s) [2]" in note for note in caught.value.__notes__)
+    assert any("in round 1, while training client(s) [2]" in note for note in caught.value.__notes__)

@@ -243,7 +243,7 @@ def test_a_damaged_slot_is_found(tmp_path):
     with s.file.path.open("r+b") as file:
         file.seek(s.file.stride + 1)
         file.write(b"x")
-    with pytest.raises(Corrupt, match=r"memory\.bin: what client 2 remembers is damaged"):
+    with pytest.raises(Corrupt, match=r"memory\.bin: the memory of client 2 is damaged"):
         on_disk(tmp_path).restore(saved, lambda v: v)
 
 
@@ -310,5 +310,5 @@ def test_a_checkpoint_of_another_layout_is_refused(tmp_path):
 
 @pytest.mark.parametrize("rows", [{"control": torch.ones(1, 3)}, {"control": torch.ones(1, 2).double()}])
 def test_a_state_that_changes_its_shape_is_refused(rows, tmp_path):
-    with pytest.raises(InvalidInput, match="memory: clients remember"):
+    with pytest.raises(InvalidInput, match="memory: a client returned"):
         on_disk(tmp_path).stage([1], rows)

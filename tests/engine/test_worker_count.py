@@ -14,7 +14,7 @@ def drive(pace, seconds, rounds=20, first=0, exchanges=1, steps=10):
         workers = pace.workers
         seen.append(workers)
         for _ in range(exchanges):
-            pace.took(round, seconds(pace.workers) * steps, steps)
+            pace.record(round, seconds(pace.workers) * steps, steps)
     return seen
 
 
@@ -54,9 +54,9 @@ def test_what_is_fixed_stays(most, fixed):
 
 def test_the_first_round_does_not_count():
     pace = WorkerCount(2, fixed=False)
-    pace.took(0, 1e-6, 1)  # as if it had been fast
+    pace.record(0, 1e-6, 1)  # as if it had been fast
     for round in range(1, 20):
-        pace.took(round, {2: 2.0, 1: 1.0}[pace.workers], 1)
+        pace.record(round, {2: 2.0, 1: 1.0}[pace.workers], 1)
     assert pace.workers == 1
 
 
@@ -65,7 +65,7 @@ def test_a_round_that_began_with_the_old_number_does_not_count():
     pace = WorkerCount(2, fixed=False)
     for round in range(20):
         for _ in range(2):
-            pace.took(round, 1e-6 if round == TRIALS + 1 else {2: 1.0, 1: 2.0}[pace.workers], 1)
+            pace.record(round, 1e-6 if round == TRIALS + 1 else {2: 1.0, 1: 2.0}[pace.workers], 1)
     assert pace.workers == 2
 
 
@@ -74,7 +74,7 @@ def test_exchanges_of_a_round_count_together():
     pace, one, two = WorkerCount(2, fixed=False), (0.1, 1.9), (0.7, 0.7)  # two workers: 1.4 seconds a round, one: 2
     for round in range(20):
         for part in range(2):
-            pace.took(round, (two if pace.workers == 2 else one)[part], 10)
+            pace.record(round, (two if pace.workers == 2 else one)[part], 10)
     assert pace.workers == 2
 
 
@@ -83,7 +83,7 @@ def test_the_better_of_the_trials_counts():
     pace = WorkerCount(2, fixed=False)
     for round in range(20):
         disturbed = round == 1
-        pace.took(round, 100.0 if disturbed else {2: 1.0, 1: 2.0}[pace.workers], 1)
+        pace.record(round, 100.0 if disturbed else {2: 1.0, 1: 2.0}[pace.workers], 1)
     assert pace.workers == 2
 
 
@@ -92,7 +92,7 @@ def test_times_are_per_local_step():
     pace = WorkerCount(2, fixed=False)
     for round in range(20):
         steps = 100 if pace.workers == 2 else 10
-        pace.took(round, {2: 1.0, 1: 2.0}[pace.workers] * steps, steps)
+        pace.record(round, {2: 1.0, 1: 2.0}[pace.workers] * steps, steps)
     assert pace.workers == 2
 
 
