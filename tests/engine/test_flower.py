@@ -378,7 +378,7 @@ def test_a_quorum_is_kept():
     grid = spoiled(a_grid(), 1, drop("facts"))
     run = flower.train(PROJECT, grid, settings(quorum=0.5))
     assert [row["attempts"] for row in run.history] == [1, 1, 1]
-    with pytest.raises(fs.TooFew, match=r"quorum=1\.0 asks for 4"):
+    with pytest.raises(fs.TooFew, match=r"quorum=1\.0 requires 4"):
         flower.train(PROJECT, spoiled(a_grid(), 1, drop("facts")), settings(quorum=1.0))
 
 
@@ -465,7 +465,7 @@ def test_a_server_that_goes_back_two_rounds_finds_what_clients_remembered(algori
         trained(until(a_grid(), 4), algorithm, 8)  # the nodes have worked on round 5
     newest = Path("server/checkpoint-000004.safetensors")
     newest.write_bytes(newest.read_bytes()[:-10])
-    with pytest.warns(fs.FedstrideWarning, match="goes on from checkpoint-000003"):
+    with pytest.warns(fs.FedstrideWarning, match="continues from checkpoint-000003"):
         run = trained(a_grid(), algorithm, 8)
     assert not any(row["refused"] for row in run.history)
     assert same_bits(run, uninterrupted(algorithm, 8))
@@ -599,7 +599,7 @@ def test_nodes_have_samples_of_the_same_kind():
         (lambda X, y: (X[:, :3], y), "model: it fails on test's inputs"),
         (lambda X, y: (X, y + 3), "test: label [345] is out of range"),
         (lambda X, y: (X.float(), y), "test: inputs are torch.float32"),
-        (lambda X, y: (X[:0], y[:0]), "test: it has no samples"),
+        (lambda X, y: (X[:0], y[:0]), "test: no samples"),
     ],
 )
 def test_a_test_set_that_does_not_fit_is_refused(change, match):

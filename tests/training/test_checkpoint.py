@@ -88,7 +88,7 @@ def test_a_damaged_checkpoint_is_put_aside_for_the_one_before(damage, tmp_path):
     newest, before = files(tmp_path)
     newest.write_bytes(DAMAGE[damage](newest.read_bytes()))
     kept = newest.read_bytes()
-    with pytest.warns(fs.FedstrideWarning, match=rf"{newest.name}.*goes on from {before.name}"):
+    with pytest.warns(fs.FedstrideWarning, match=rf"{newest.name}.*continues from {before.name}"):
         again = learn("scaffold", checkpoint=tmp_path, rounds=5)
     assert same_bits(again, learn("scaffold", rounds=5))
     assert (tmp_path / (newest.name + ".corrupt")).read_bytes() == kept
@@ -100,7 +100,7 @@ def test_without_a_whole_checkpoint_nothing_is_done(damage, tmp_path):
     path = files(tmp_path)[0]
     path.write_bytes(DAMAGE[damage](path.read_bytes()))
     kept = path.read_bytes()
-    with pytest.raises(fs.InvalidInput, match=rf"none of the 1 .*{path.name}"):
+    with pytest.raises(fs.InvalidInput, match=rf"no usable checkpoint in .*{path.name}"):
         learn(checkpoint=tmp_path)
     assert [p.read_bytes() for p in tmp_path.iterdir()] == [kept]
 
@@ -108,7 +108,7 @@ def test_without_a_whole_checkpoint_nothing_is_done(damage, tmp_path):
 def test_a_saved_model_is_no_checkpoint(tmp_path):
     folder = learn().save(tmp_path)
     (folder / "model.safetensors").rename(folder / FIRST)
-    with pytest.raises(fs.InvalidInput, match="no checkpoint of a run in progress"):
+    with pytest.raises(fs.InvalidInput, match="not a checkpoint of a run in progress"):
         learn(checkpoint=tmp_path)
 
 
@@ -133,7 +133,7 @@ def test_a_checkpoint_with_other_contents_is_refused(what, tmp_path):
     tensors, meta = read_tensors(path)
     CRAFTED[what](tensors, meta)
     write_tensors(path, tensors, meta)
-    with pytest.raises(fs.InvalidInput, match="none of the 1"):
+    with pytest.raises(fs.InvalidInput, match="no usable checkpoint in"):
         learn("scaffold", checkpoint=tmp_path, rounds=9)
 
 

@@ -71,7 +71,7 @@ def test_a_failed_attempt_leaves_no_trace(algorithm):
 
 def test_too_few_clients_end_the_run_with_what_there_is(tmp_path):
     with pytest.raises(
-        fs.TooFew, match=r"Round 1 .* 6 attempts: 0 of 4 clients .*no answer: 4.*quorum=0.5 asks for 2"
+        fs.TooFew, match=r"Round 1 .* 6 attempts: 0 of 4 clients .*no answer: 4.*quorum=0.5 requires 2"
     ) as caught:
         learn("fedavg", rounds=3, engine=Faulty(dropout=1.0), checkpoint=tmp_path)
     assert caught.value.round == 1

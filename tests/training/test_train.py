@@ -400,5 +400,5 @@ def test_a_saved_run_does_not_fit_another_model(tmp_path):
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
-    with pytest.raises(fs.InvalidInput, match=r"holds no model\.safetensors"):
+    with pytest.raises(fs.InvalidInput, match=r"does not contain model\.safetensors"):
         fs.load(tmp_path, classifier())

@@ -137,7 +137,7 @@ def _bounded(e: Evidence) -> tuple[str, ...]:
 
 
 def _limit(e: Evidence, most: float) -> tuple[str, ...]:
-    """A cap on the server step, where the rule has one."""
+    """Suggest a cap on the server step, if the rule has one."""
     name = declared(e.server, "capped_by")
     return () if name is None else (instead(e, setting(e.server, "capped_by"), **{f"server_{name}": most}),)
 

@@ -103,9 +103,7 @@ def secure_sum(ask: Ask, orders: Mapping[int, RecordDict], layout: Layout | Mome
                 f"{len(run.lost)} of {len(orders)} nodes dropped out; more than half, and at least {LEAST}, must stay",
                 run.lost,
             )
-    lost = {
-        node: why for node, why in run.lost.items() if node not in run.nodes
-    }  # others had sent theirs
+    lost = {node: why for node, why in run.lost.items() if node not in run.nodes}  # others had sent theirs
     return Total(cast(Tensor, run.total), run.nodes, lost, run.bytes_up, run.bytes_down)
 
 
