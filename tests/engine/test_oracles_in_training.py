@@ -139,8 +139,8 @@ def test_results_do_not_change_with_the_number_of_workers_during_a_run(monkeypat
     expected, seen, ask = run("fedlin", Local(1), rounds=6, batch_size=2), [], LocalClients.exchange
 
     def exchange(self, *given):
-        self.pace.workers = (3, 1, 2)[len(seen) % 3]
-        seen.append(self.pace.workers)
+        self.worker_count.workers = (3, 1, 2)[len(seen) % 3]
+        seen.append(self.worker_count.workers)
         return ask(self, *given)
 
     monkeypatch.setattr(LocalClients, "exchange", exchange)

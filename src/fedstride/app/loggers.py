@@ -15,7 +15,7 @@ from fedstride.core.errors import InvalidInput
 from fedstride.training.history import Row
 from fedstride.training.train import Event
 
-QUARTILES = ("min", "q25", "median", "q75", "max")  # of the history's client_steps
+QUARTILES = ("min", "q25", "median", "q75", "max")  # names of the entries of client_steps in the history
 
 
 def numbers_of(row: Row) -> Iterator[tuple[str, float]]:

@@ -109,7 +109,7 @@ class Answer:
     Python floats: small long-lived tensors fragment the allocator.
     """
 
-    positions: list[int]  # of the admitted clients, in the cohort
+    positions: list[int]  # positions of the admitted clients in the cohort
     metrics: dict[str, list[float]]
     lost: dict[int, str]
     refused: Counter[str]

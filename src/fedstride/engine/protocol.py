@@ -26,7 +26,7 @@ class Task:
 
     model: nn.Module
     loss: Loss
-    reduction: str | None  # of the loss over a batch: "mean", "sum" or None for neither
+    reduction: str | None  # reduction of the loss over a batch: "mean", "sum" or None for neither
     clients: Federation | Lazy
     weights: Sequence[float]  # one per client; they need not sum to 1
     batch_size: int | None

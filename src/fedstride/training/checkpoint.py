@@ -36,11 +36,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Where and when a run is saved: after some rounds or seconds, whichever comes first, and after the last round.
+    """Folder and frequency of checkpoints; a run is also saved after its last round.
 
     Args:
         folder: folder of the checkpoints; a run resumes from the newest intact one.
-        every: rounds between checkpoints. None: no limit.
+        every: rounds between checkpoints. None: no limit. The earlier of `every` and `seconds` counts.
         seconds: seconds between checkpoints. None: no limit.
         keep: number of files to keep; if the newest is damaged, the one before it is used.
 

@@ -27,7 +27,7 @@ MANY = 2**20  # clients: the sum of this many numbers must be finite
 
 @dataclass(frozen=True)
 class Errand:
-    """What a node needs beside the order: the run's settings, and the names of its memory files."""
+    """The part of a message that is not in the order: the run's settings, and the names of memory files."""
 
     settings: str  # JSON: the run's configuration
     found: str  # JSON: result of the trial run of the model
