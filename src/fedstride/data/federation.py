@@ -31,6 +31,7 @@ class TensorClient:
         return len(self.inputs)
 
     def take(self, index: Tensor | None = None) -> Batch:
+        """Return the samples at these indices, all samples if None."""
         if index is None:
             return self.inputs, self.targets
         index = index.to(self.inputs.device)
@@ -211,6 +212,7 @@ def elsewhere(sizes: Sequence[int], found: Found) -> Lazy:
 
 
 def federation(clients: Any) -> Federation | Lazy:
+    """Convert the argument `clients` to a federation."""
     return clients if isinstance(clients, Federation | Lazy) else Federation(clients)
 
 
@@ -248,6 +250,7 @@ def _client(i: int, value: Any) -> Client:
 
 
 def finite(name: str, inputs: Tensor, targets: Tensor) -> None:
+    """Refuse NaN and infinite values."""
     for part, values in (("inputs", inputs), ("targets", targets)):
         if values.is_floating_point() and not bool(torch.isfinite(values).all()):
             bad = int((~torch.isfinite(values)).reshape(len(values), -1).any(1).nonzero()[0])
@@ -316,8 +319,10 @@ def federate(table: Table, parts: Sequence[Tensor]) -> Federation:
         InvalidInput: if indices are out of range, or if a client is empty.
 
     Example:
-        >>> table = fs.data.load("digits")
-        >>> clients = fs.data.federate(table, fs.data.partition.iid(table.train[1], 20, seed=0))
+        >>> table = fs.data.Table("mine", train=(inputs, targets), test=(inputs, targets), classes=3)
+        >>> clients = fs.data.federate(table, fs.data.partition.iid(targets, 4, seed=0))
+        >>> clients.sizes
+        [2, 2, 2, 2]
     """
     inputs, targets = table.train
     for i, part in enumerate(parts):

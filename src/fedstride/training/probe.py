@@ -1,4 +1,4 @@
-"""Try out model and loss on a few samples, and check the data against both, before any work is done."""
+"""Run model and loss on a few samples, and check that the data fits both, before the first round."""
 
 from __future__ import annotations
 
@@ -16,30 +16,42 @@ from fedstride.core.normalise import features_of, scaled_by_itself
 from fedstride.data.federation import Client, Federation, Found, Lazy, TensorClient, finite, pair
 from fedstride.training.scales import LOOK
 
-PROBE = 8  # samples of the largest client that try out model and loss
+PROBE = 8  # samples of the largest client for the trial run
 
 
 @dataclass(frozen=True)
 class Probed:
-    """What one forward pass tells about model and loss; and the clients, whose targets fit both."""
+    """Properties of model and loss, found by one forward pass; and the clients, with checked targets."""
 
     clients: Federation | Lazy
     loss: Loss
     reduction: str | None
     moving: tuple[str, ...]
     random: bool
-    features: int  # of an input: see core/normalise.py
-    inputs: Tensor | None = None  # a few, where the data is here
+    features: int  # number of features of an input: see core/normalise.py
+    inputs: Tensor | None = None  # a few of the largest client, if its data is on this machine
 
 
 def try_out(
     model: nn.Module, loss: str | Loss, clients: Federation | Lazy, test: Client | None, normalise: bool = False
 ) -> Probed:
-    """normalise: the model will see inputs that are normalised."""
+    """Run model and loss on a few samples, and check all targets.
+
+    Args:
+        model: the model.
+        loss: the loss, or its name.
+        clients: the federation.
+        test: the test set.
+        normalise: whether inputs are normalised before the model sees them.
+
+    Raises:
+        InvalidInput: if model, loss and data do not fit together.
+        Refused: if inputs that are not floating point are to be normalised.
+    """
     replica = Replica(model)
     criterion = losses.resolve(loss)
     if not bool(torch.isfinite(replica.row()).all()):
-        raise InvalidInput("model: its parameters hold NaN or infinite values; expected finite ones to start from.")
+        raise InvalidInput("model: its initial parameters contain NaN or infinite values; expected finite numbers.")
     found = found_elsewhere(clients)
     if found is None:
         largest = max(range(len(clients)), key=clients.sizes.__getitem__)  # BatchNorm needs more than one sample
@@ -54,7 +66,7 @@ def try_out(
         _dtypes("test", *test.take(), replica.dtype)
     if normalise and not inputs.is_floating_point():
         raise Refused(
-            f"normalise=True with inputs of type {inputs.dtype}: whole numbers such as token ids name things, and have no "
+            f"normalise=True with inputs of type {inputs.dtype}: whole numbers such as token ids are names, and have no "
             "mean. Use normalise=False, or convert quantities with inputs.float()."
         )
     features = features_of(inputs.shape[1:])
@@ -78,7 +90,7 @@ def try_out(
         _labels(criterion, output, name, targets)
 
     checked = clients.checked(meaningful) if found is None else clients
-    meaningful(where, inputs, targets)  # loaded before there was a check
+    meaningful(where, inputs, targets)  # these samples were loaded before the check was added
     if test is not None:
         meaningful("test", *test.take())
     _scalar(criterion, output, targets)
@@ -88,7 +100,7 @@ def try_out(
 
 
 def found_elsewhere(clients: Federation | Lazy) -> Found | None:
-    """What was found out where the data is, if that is elsewhere."""
+    """Return the result of the trial run on the machines that hold the data, None if it is on this one."""
     return clients.found if isinstance(clients, Lazy) else None
 
 
@@ -119,7 +131,7 @@ def _scalar(loss: Loss, output: Tensor, targets: Tensor) -> None:
 
 
 def _values(loss: Loss, name: str, targets: Tensor) -> None:
-    """Targets that the loss would take, and make nothing sensible of."""
+    """Refuse targets that the loss accepts but that are meaningless."""
     allowed = losses.allowed_targets(loss)
     if allowed is None:
         return
@@ -130,7 +142,7 @@ def _values(loss: Loss, name: str, targets: Tensor) -> None:
 
 
 def _labels(loss: Loss, output: Tensor, name: str, targets: Tensor) -> None:
-    """Class labels beyond the model's outputs would crash, or be read from elsewhere, deep in training."""
+    """Refuse class labels beyond the model's outputs, which would crash or read other memory during training."""
     if output.dim() < 2 or targets.is_floating_point() or targets.shape[1:] != output.shape[2:]:
         return
     classes = output.shape[1]
@@ -154,11 +166,12 @@ def _breaks(loss: Loss, output: Tensor, bad: Tensor) -> bool:
 
 
 def test_of(test: Any, clients: Federation | Lazy) -> Client | None:
+    """Convert the argument `test` to a test set, and check that its samples are like those of the clients."""
     if test is None:
         return None
     data = pair("test", test)
     if len(data) == 0:
-        raise InvalidInput("test: it has no samples; expected at least one, or test=None.")
+        raise InvalidInput("test: no samples; expected at least one, or test=None.")
     inputs, targets = data.take()
     finite("test", inputs, targets)
     if found_elsewhere(clients) is not None:

@@ -44,7 +44,7 @@ def task_of(algorithm: Algorithm, trial: Trial, given: Mapping[str, Any]) -> Tas
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """The constants of a run: what to train, on which clients, by which algorithm."""
+    """The constants of a run: task, algorithm, clients, sampler and evaluation."""
 
     algorithm: Algorithm
     options: LocalOptions
@@ -55,7 +55,7 @@ class Setup:
     test: Samples | None = None
     evaluate_every: int = 1
     guard: Guard = field(default_factory=Guard)
-    facts: dict[str, Any] = field(default_factory=dict)  # about the data, for run.facts
+    facts: dict[str, Any] = field(default_factory=dict)  # facts about the data, for run.facts
 
     @cached_property
     def weight(self) -> float:
