@@ -280,8 +280,10 @@ def federate(table: Table, parts: Sequence[Tensor]) -> Federation:
         InvalidInput: if indices are out of range, or if a client is empty.
 
     Example:
-        >>> table = fs.data.load("digits")
-        >>> clients = fs.data.federate(table, fs.data.partition.iid(table.train[1], 20, seed=0))
+        >>> table = fs.data.Table("mine", train=(inputs, targets), test=(inputs, targets), classes=3)
+        >>> clients = fs.data.federate(table, fs.data.partition.iid(targets, 4, seed=0))
+        >>> clients.sizes
+        [2, 2, 2, 2]
     """
     inputs, targets = table.train
     for i, part in enumerate(parts):

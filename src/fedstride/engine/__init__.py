@@ -1,4 +1,4 @@
-"""Where clients run. The same algorithm, unchanged, on any engine."""
+"""Engines: run the clients of a federation in local threads, torchrun processes or Flower nodes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,27 @@ ENGINES: dict[str, Callable[[], Engine]] = {"auto": Local, "local": Local, "torc
 
 
 def engine(choice: str | Engine) -> Engine:
+    """Return an engine by name, or the engine itself.
+
+    Args:
+        choice: "auto", "local", "torchrun", or an engine such as fs.engine.Local(workers=2).
+
+    Returns:
+        The engine.
+
+    Raises:
+        InvalidInput: if the name is unknown, or if `choice` is not an engine.
+
+    Example:
+        >>> fs.engine.engine("local")
+        Local(workers=None, oracle='auto', chunk=None)
+    """
     if isinstance(choice, str):
         if choice not in ENGINES:
             raise InvalidInput(f"engine={choice!r} is unknown; {nearest(choice, ENGINES)}")
         return ENGINES[choice]()
     if not hasattr(choice, "open"):
         raise InvalidInput(
-            f"engine={choice!r} is not usable; expected a name or an engine such as fs.engine.Local(workers=2)."
+            f"engine={choice!r} is invalid: expected a name or an engine such as fs.engine.Local(workers=2)."
         )
     return choice
