@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from fedstride.algorithm import Algorithm
 from fedstride.algorithm.compose import recipe_of
 from fedstride.algorithm.parts import PARTS
+from fedstride.algorithm.registry import RECIPES as RECIPES
+from fedstride.algorithm.registry import get as get
+from fedstride.algorithm.registry import recipe
 from fedstride.client.drift import GradientCorrection, Scaffold
 from fedstride.client.gradient import IAG
 from fedstride.client.objective import FedDynObjective, FedSplitProx, Moon, Proximal
@@ -46,24 +48,6 @@ from fedstride.server import (
     YogiServer,
 )
 from fedstride.wire import Compressor
-
-Make = TypeVar("Make", bound=Callable[..., Algorithm])
-RECIPES: dict[str, Callable[..., Algorithm]] = {}
-
-
-def recipe(make: Make) -> Make:
-    """Add a recipe to the table under the name of its function."""
-    if make.__name__ in RECIPES:
-        raise InvalidInput(f"recipe {make.__name__!r}: the name is taken by another recipe. Rename one of them.")
-    RECIPES[make.__name__] = make
-    return make
-
-
-def get(name: str) -> Algorithm:
-    """Return the algorithm of a recipe with its default arguments."""
-    if name not in RECIPES:
-        raise InvalidInput(f"algorithm={name!r} is unknown; {nearest(name, RECIPES)}")
-    return RECIPES[name]()
 
 
 @recipe

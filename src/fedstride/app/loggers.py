@@ -17,6 +17,8 @@ from fedstride.training.train import Event
 
 QUARTILES = ("min", "q25", "median", "q75", "max")  # names of the entries of client_steps in the history
 
+__all__ = ["JsonLines", "MLflow", "TensorBoard"]
+
 
 def numbers_of(row: Row) -> Iterator[tuple[str, float]]:
     """Yield (name, number) for every number of a row.

@@ -120,6 +120,7 @@ class Lazy(Sequence[Client]):
         load: a function that returns the (inputs, targets) pair of client i. It is called from worker threads, and must
             return the same data every time. The data is checked after each call.
         checks: further checks of each loaded client.
+        collate: makes a batch of a list of items, as in Federation.
 
     Raises:
         InvalidInput: if `sizes` or `load` is invalid.

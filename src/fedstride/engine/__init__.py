@@ -6,10 +6,16 @@ from collections.abc import Callable
 
 from fedstride.core.errors import InvalidInput, nearest
 from fedstride.engine.local import Local
-from fedstride.engine.protocol import BEFORE, Clients, Contents, Engine, Order, Reply, Task
+from fedstride.engine.protocol import BEFORE as BEFORE
+from fedstride.engine.protocol import Clients as Clients
+from fedstride.engine.protocol import Contents as Contents
+from fedstride.engine.protocol import Engine as Engine
+from fedstride.engine.protocol import Order as Order
+from fedstride.engine.protocol import Reply as Reply
+from fedstride.engine.protocol import Task as Task
 from fedstride.engine.torchrun import Torchrun
 
-__all__ = ["BEFORE", "Clients", "Contents", "Engine", "Local", "Order", "Reply", "Task", "Torchrun", "engine"]
+__all__ = ["Local", "Torchrun", "engine"]
 
 ENGINES: dict[str, Callable[[], Engine]] = {"auto": Local, "local": Local, "torchrun": Torchrun}
 

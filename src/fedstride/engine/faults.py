@@ -19,6 +19,7 @@ from fedstride.core.rows import State, Vec, generator
 from fedstride.engine import Clients, Engine, Task, engine
 from fedstride.engine.admission import message
 
+__all__ = ["Faulty"]
 ABSENT = {"dropout": "no answer", "crash": "crashed", "late": "late"}
 DAMAGED = ("nan", "infinite", "exploding", "shape", "stale", "duplicate", "corrupt")
 DRAWN = ("dropout", "crash", *DAMAGED)  # a client has at most one of these faults; without one it may still be late

@@ -33,7 +33,7 @@ class Best:
 class Run:
     """The result of a run, also of one that diverged or was interrupted.
 
-    Attributes:
+    Args:
         model: the trained model, the algorithm's read-out; with stop=, the best one if that was asked for.
         x: the last training iterate, a flat vector in the order of the model's parameters.
         history: one row per round.

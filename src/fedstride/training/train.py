@@ -179,7 +179,8 @@ def train(
 
     Example:
         >>> run = fs.train(nn.Linear(4, 3), "cross_entropy", [(inputs, targets)], rounds=10)
-        >>> run.history["train_loss"]
+        >>> len(run.history["train_loss"])
+        10
     """
     chosen = validate.algorithm_of(algorithm)
     if readout is not None:
