@@ -13,6 +13,12 @@ from fedstride.core.errors import InvalidInput, nearest
 Make = TypeVar("Make", bound=Callable[..., Algorithm])
 RECIPES: dict[str, Callable[..., Algorithm]] = {}
 SLOTS = ("step", "server", "objective", "gradient", "drift")
+OWN = {  # arguments of recipes that no part has under this name
+    "fednova.beta": "momentum of the clients; 0 = none.",
+    "fedadagrad.betas": "momentum of the server, and a number that is not used.",
+    "fedexprox.gamma": "step of the proximal operator; larger values let clients go further from x.",
+    "fedsplit.prox": "step s of the proximal operator.",
+}
 OF_THE_SERVER = {"server_lr": "lr", "server_lr_max": "lr_max"}  # an argument here, and its name in the server rule
 
 
@@ -66,7 +72,7 @@ def described(make: Callable[..., Algorithm]) -> str:
         if name in OF_THE_SERVER:
             text = "of the server: " + parts[1].get(OF_THE_SERVER[name], "the step size.")
         else:
-            text = next((part[name] for part in parts if name in part), "see the part that takes it.")
+            text = next((part[name] for part in parts if name in part), "") or OWN[f"{make.__name__}.{name}"]
         lines.append(f"    {name}: {text}")
     lines += ["", "Example:", f"    >>> algorithm = fs.recipes.{make.__name__}()"]
     return "\n".join(lines)
