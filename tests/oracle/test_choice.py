@@ -176,7 +176,7 @@ def test_a_run_goes_on_with_its_own_oracle_only(first, then, tmp_path):
     if first == then:
         assert same_bits(linear_run(then, checkpoint=tmp_path), linear_run(then))
         return
-    with pytest.raises(fs.InvalidInput, match=rf"another run: oracle was '{first}.* and is '{then}"):
+    with pytest.raises(fs.InvalidInput, match=rf"another run: oracle was '{first}.* and is now '{then}"):
         linear_run(then, checkpoint=tmp_path)
 
 
