@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table
 
-WIDTH = 120  # characters of the printed table
+WIDTH = 1000  # characters: tables are not wrapped
 OWN = ("algorithm", "seed", "checkpoint")  # arguments of fs.train() that differ between the runs
 
 

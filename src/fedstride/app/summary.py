@@ -19,22 +19,23 @@ OF_CLIENTS = {"test_worst_decile": "worst tenth", "test_spread": "spread"}  # of
 def table_of(histories: Histories, target: float | None) -> Table:
     """Return the table for a terminal."""
     from rich import box
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     metrics, loss = metrics_of(histories), _loss(histories)
     reach = [] if target is None else [f"to {100 * target:g} %"]
-    named = [OF_CLIENTS.get(metric, metric) for metric in metrics]
+    named = [OF_CLIENTS.get(metric, escape(metric)) for metric in metrics]
     for title in ("algorithm", "accuracy", *reach, "loss", *named, "MB", "gradients", "forwards"):
         table.add_column(title, justify="left" if title == "algorithm" else "right", no_wrap=True)
     for name, every in histories.items():
         done = [h for h in every if h]
         if not done:
-            table.add_row(name, "diverged")
+            table.add_row(escape(name), "diverged")
             continue
         last = [h[-1] for h in done]
         table.add_row(
-            name,
+            escape(name),
             _spread([100 * r["test_accuracy"] for r in last if r["test_accuracy"] is not None], " %"),
             *([_rounds([reached(h, target) for h in done])] if target is not None else []),
             _spread(_last(done, loss), "", 3),

@@ -109,7 +109,7 @@ def compare(
             "runs": [r for r in listed if (folder / r["folder"] / "history.jsonl").is_file()],
         }
         replace_file(folder / "compare.json", json.dumps(index, indent=2))
-        width = None if sys.stdout.isatty() else 110  # do not wrap the table in files
+        width = None if sys.stdout.isatty() else 1000  # do not wrap the table in files
         Console(width=width).print(table_of(_histories(folder, index), target))
         typer.echo(f"report: {write(folder)}")
 
