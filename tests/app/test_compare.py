@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import plotly.graph_objects as go
 import pytest
 import torch
 from torch import nn
@@ -63,6 +64,8 @@ def test_names_and_metrics_are_in_the_pages(run, tmp_path):
     drawn = page.data["charts"]
     assert page.text("h1") == ["auto on 3 clients"]
     assert drawn.keys() >= {"metric-f1", "metric-test_worst_decile", "metric-test_spread", "left_behind", "partition"}
+    for figure in drawn.values():
+        go.Figure(figure)
     ticks = drawn["left_behind"]["layout"]["xaxis"]["ticktext"]
     assert sorted(ticks) == sorted(["north", "south", "&lt;east&gt;"])
     assert drawn["partition"]["layout"]["xaxis"]["ticktext"] == ["north", "south", "&lt;east&gt;"]

@@ -95,7 +95,11 @@ class Run:
             hand, and diagnosis.html.
 
         Raises:
-            InvalidInput: the folder has other contents, or no round is finished.
+            InvalidInput: the folder is that of `fedstride run` or of a comparison, or no round is finished.
+
+        Example:
+            >>> run = fs.train(nn.Linear(3, 1), "mse", clients, rounds=10)
+            >>> page = run.report("runs/first")
         """
         return type(self).reporter(self, Path(folder))
 
