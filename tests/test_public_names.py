@@ -43,19 +43,8 @@ WIRE = {"Median", "Quantize", "RandomK", "TopK", "TrimmedMean"}
 SAMPLERS = {"Bernoulli", "Uniform", "Weighted"}
 ERRORS = {"Corrupt", "Diverged", "FedstrideError", "FedstrideWarning", "GivenUp", "InvalidInput", "Refused", "TooFew"}
 ERRORS |= {"Unsaved"}
-RUNS = {
-    "Algorithm",
-    "Checkpoints",
-    "EarlyStopping",
-    "Event",
-    "Guard",
-    "Privacy",
-    "Run",
-    "STOP",
-    "evaluate",
-    "load",
-    "train",
-}
+RUNS = {"Algorithm", "Checkpoints", "EarlyStopping", "Event", "Guard", "Privacy", "Run", "STOP"}
+RUNS |= {"compare", "evaluate", "load", "train"}
 
 RECIPES = [
     *(
@@ -127,7 +116,8 @@ def test_every_part_declares_its_slot(slot):
 
 def test_the_names_of_data():
     assert set(fs.data.__all__) == {
-        *("Federation", "Lazy", "Source", "SOURCES", "Table", "federate", "from_datasets", "get", "load", "partition")
+        *("Federation", "Lazy", "Source", "SOURCES", "Table", "federate", "from_datasets", "from_frame", "get", "load"),
+        "partition",
     }
     assert all(hasattr(fs.data, name) for name in fs.data.__all__)
 

@@ -7,6 +7,7 @@ from fedstride.algorithm.parts import export as _export
 from fedstride.algorithm.privacy import Privacy
 from fedstride.algorithm.sampling import Bernoulli, Uniform, Weighted
 from fedstride.app import loggers
+from fedstride.app.compare import compare
 from fedstride.client.drift import GradientCorrection, Scaffold
 from fedstride.client.gradient import IAG, Minibatch, Noisy
 from fedstride.client.objective import FedDynObjective, FedSplitProx, Moon, Plain, Proximal

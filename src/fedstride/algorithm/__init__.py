@@ -1,5 +1,5 @@
 """Algorithms: composition of parts, compatibility, named recipes, client sampling and privacy."""
 
-from fedstride.algorithm.compose import Algorithm
+from fedstride.algorithm.compose import Algorithm, spelled_out
 
-__all__ = ["Algorithm"]
+__all__ = ["Algorithm", "spelled_out"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from typing import Any
 
 from fedstride.algorithm.compatibility import REFUSALS, check_kinds
 from fedstride.algorithm.privacy import Privacy
@@ -22,7 +23,7 @@ UNBOUNDED = ("loss", "mean_squares")  # optional needs of `auto`, which have no 
 READOUTS = ("server", "last", "average")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Algorithm:
     """A federated algorithm, composed of parts.
 
@@ -73,6 +74,10 @@ class Algorithm:
         for refusal in REFUSALS:
             refusal(self)
 
+    def __repr__(self) -> str:
+        """Name the parts and settings that are not default; spelled_out() names all of them."""
+        return _short(self)
+
     @property
     def exchanges_gradients(self) -> bool:
         """Whether clients exchange gradients before their local steps."""
@@ -109,6 +114,23 @@ class Algorithm:
         """Return the memory of a client before its first round."""
         drift = self.drift.memory(x) if self.drift is not None else {}
         return {**self.objective.memory(x), **drift, **(feedback.memory(x) if self.feeds_back_up else {})}
+
+
+def spelled_out(algorithm: Algorithm | None) -> str:
+    """Return the algorithm with all of its settings: checkpoints and saved runs are compared by this text."""
+    if algorithm is None:
+        return repr(None)
+    return f"Algorithm({', '.join(f'{f.name}={getattr(algorithm, f.name)!r}' for f in fields(algorithm))})"
+
+
+def _short(part: Any) -> str:
+    if not is_dataclass(part) or isinstance(part, type):
+        return repr(part)
+    own = sorted(fields(part), key=lambda f: f.name != "name")  # the name comes first
+    given = {f.name: _short(getattr(part, f.name)) for f in own}
+    usual = {f.name: _short(f.default if f.default_factory is MISSING else f.default_factory()) for f in own}
+    shown = ", ".join(f"{name}={text}" for name, text in given.items() if text != usual[name])
+    return f"{type(part).__name__}({shown})"
 
 
 def recipe_of(part: type) -> Callable[..., Algorithm]:

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-import fedstride
 from fedstride import data, models
+from fedstride.app.about import about_clients, environment
 from fedstride.app.config import Config, Data, resolve, to_toml
 from fedstride.core.errors import InvalidInput
 from fedstride.core.files import NEW, append, read_tensors, replace_file
-from fedstride.core.losses import correct
-from fedstride.core.losses import resolve as resolve_loss
-from fedstride.engine.local import cores
 from fedstride.training import checkpoint
 from fedstride.training.checkpoint import locked
 from fedstride.training.history import History, Row
@@ -138,46 +130,8 @@ def _execute(job: Job, folder: Path, callbacks: Sequence[Callable[[Event], objec
     )
     run.save(folder)
     replace_file(folder / ENVIRONMENT, json.dumps({**about, **run.engine}, indent=2))
-    replace_file(folder / CLIENTS, json.dumps(about_clients(job, run.model)))
+    replace_file(folder / CLIENTS, json.dumps(about_clients(run)))
     return run
-
-
-def about_clients(job: Job, model: nn.Module) -> dict[str, Any]:
-    """Return sizes, label counts, accuracy and loss of the returned model for each client."""
-    accuracy: list[float] = []
-    losses: list[float] = []
-    labels: list[list[int]] = []
-    criterion = resolve_loss(job.loss)
-    device = next(model.parameters()).device
-    for client in job.clients:
-        inputs, targets = client.take()
-        with torch.no_grad():
-            output = model(inputs.to(device)).cpu()
-        losses.append(float(criterion(output, targets)))
-        right = correct(output, targets)
-        if right is not None:
-            accuracy.append(float(right) / len(targets))
-        if job.classes is not None:
-            labels.append(torch.bincount(targets, minlength=job.classes).tolist())
-    return {
-        "sizes": job.clients.sizes,
-        "labels": labels or None,
-        "classes": [str(c) for c in range(job.classes)] if job.classes is not None else None,
-        "accuracy": accuracy or None,
-        "loss": losses,
-    }
-
-
-def environment() -> dict[str, Any]:
-    return {
-        "fedstride": fedstride.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "platform": platform.platform(),
-        "cores": cores(),
-        "command": " ".join([os.path.basename(sys.argv[0]), *sys.argv[1:]]),
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
 
 
 def _history(folder: Path) -> list[Row]:

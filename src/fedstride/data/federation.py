@@ -15,6 +15,8 @@ from torch import Tensor
 from fedstride.core.batch import Batch, Split, described, joined, leaves, signature_of
 from fedstride.core.errors import InvalidInput
 from fedstride.data.clients import Client, Collate, DatasetClient, client_of, finite
+from fedstride.data.describe import federation_text, structure_of
+from fedstride.data.partition import natural
 from fedstride.data.table import Table
 
 Check = Callable[[str, Any, Any], None]  # takes a client's name, inputs and targets
@@ -46,7 +48,7 @@ class Federation(Sequence[Client]):
         if isinstance(clients, Tensor | str | bytes) or not hasattr(clients, "__len__") or hasattr(clients, "columns"):
             raise InvalidInput(
                 f"clients: got {type(clients).__name__}; expected a sequence with one (inputs, targets) pair of tensors, "
-                "or one torch Dataset, per client."
+                f"or one torch Dataset, per client.{_fix(clients)}"
             )
         if len(clients) == 0:
             raise InvalidInput("clients: the federation is empty; expected at least one client.")
@@ -56,13 +58,13 @@ class Federation(Sequence[Client]):
             )
         self.names = tuple(map(str, clients)) if isinstance(clients, Mapping) else ()
         values = list(clients.values()) if isinstance(clients, Mapping) else clients
-        self._clients = [_client(i, c, collate) for i, c in enumerate(values)]
+        self._clients = [_client(self.label(i), c, collate) for i, c in enumerate(values)]
         self.sizes = [len(c) for c in self._clients]
         first = _sample(self._clients[0])
         for block, batches in self._blocks():
             for i, batch in zip(block, batches, strict=True):
-                _same(f"clients[{i}]", batch, first, self._loose)
-            _together(block, batches, finite)
+                _same(self.label(i), batch, first, self._loose, self.label(0))
+            self._together(block, batches, finite)
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -73,10 +75,18 @@ class Federation(Sequence[Client]):
     def __iter__(self) -> Iterator[Client]:
         return iter(self._clients)
 
+    def __repr__(self) -> str:
+        first = self._clients[0].batch(torch.zeros(1, dtype=torch.int64, device="cpu"))
+        return federation_text(self, f"sample   {structure_of(first)}")
+
+    def label(self, i: int) -> str:
+        """Return what error messages call a client."""
+        return f"clients[{self.names[i]!r}]" if self.names else f"clients[{i}]"
+
     def checked(self, check: Check) -> Federation:
         """Apply a check that tests each number separately, and return self."""
         for block, batches in self._blocks():
-            _together(block, batches, check)
+            self._together(block, batches, check)
         return self
 
     def divided(self, split: Split, dtype: torch.dtype) -> Federation:
@@ -100,6 +110,16 @@ class Federation(Sequence[Client]):
                 start, numbers = i, 0
             numbers += n * width
         yield range(start, len(self)), [c.take() for c in self._clients[start:]]
+
+    def _together(self, block: range, batches: list[Batch], check: Check) -> None:
+        """Check many clients at once; if that fails, one by one, to name the invalid one."""
+        if len(block) > 1:
+            try:
+                return check("clients", *(joined(list(part)) for part in zip(*batches, strict=True)))
+            except (InvalidInput, RuntimeError):  # RuntimeError: several devices, or padded to several lengths
+                pass
+        for i, batch in zip(block, batches, strict=True):
+            check(self.label(i), *batch)
 
 
 @dataclass(frozen=True)
@@ -135,6 +155,7 @@ class Lazy(Sequence[Client]):
     found: Found | None = None  # not None: the data is remote, and was tried and checked there
 
     names: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
     _divide: tuple[Split, torch.dtype] | None = None
 
     def __init__(
@@ -152,6 +173,13 @@ class Lazy(Sequence[Client]):
 
     def __len__(self) -> int:
         return len(self.sizes)
+
+    def __repr__(self) -> str:
+        return federation_text(self, "clients are loaded on demand" if self.found is None else "the data is remote")
+
+    def label(self, i: int) -> str:
+        """Return what error messages call a client."""
+        return f"clients[{i}]"
 
     def __getitem__(self, i: Any) -> Any:
         if isinstance(i, slice):
@@ -183,7 +211,7 @@ class Lazy(Sequence[Client]):
 
     def _load(self, i: int) -> Client:
         try:
-            client = _client(i, self.load(i), self.collate)
+            client = _client(self.label(i), self.load(i), self.collate)
         except Exception as error:
             error.add_note(f"fedstride: while loading clients[{i}]")
             raise
@@ -214,29 +242,25 @@ def federation(clients: Any, collate: Collate | None = None) -> Federation | Laz
     return clients
 
 
-def _client(i: int, value: Any, collate: Collate | None) -> Client:
-    client = client_of(f"clients[{i}]", value, collate)
+def _fix(clients: Any) -> str:
+    if isinstance(clients, Table):
+        return " For a table, use fs.data.federate(table, parts)."
+    frame = hasattr(clients, "columns") and hasattr(clients, "to_numpy")
+    return ' For a data frame, use fs.data.from_frame(frame, label="...", client="...").' if frame else ""
+
+
+def _client(name: str, value: Any, collate: Collate | None) -> Client:
+    client = client_of(name, value, collate)
     if len(client) == 0:
-        raise InvalidInput(f"clients[{i}]: no samples; expected at least one. Remove empty clients.")
+        raise InvalidInput(f"{name}: no samples; expected at least one. Remove empty clients.")
     return client
-
-
-def _together(block: range, batches: list[Batch], check: Check) -> None:
-    """Check many clients at once; if that fails, one by one, to name the invalid one."""
-    if len(block) > 1:
-        try:
-            return check("clients", *(joined(list(part)) for part in zip(*batches, strict=True)))
-        except (InvalidInput, RuntimeError):  # RuntimeError: several devices, or padded to several lengths
-            pass
-    for i, batch in zip(block, batches, strict=True):
-        check(f"clients[{i}]", *batch)
 
 
 def _sample(client: Client) -> Batch:
     return client.take(torch.zeros(1, dtype=torch.int64, device="cpu"))
 
 
-def _same(name: str, batch: Batch, first: Batch, loose: bool = False) -> None:
+def _same(name: str, batch: Batch, first: Batch, loose: bool = False, other: str = "clients[0]") -> None:
     """Refuse samples that differ in structure, shape or type from the first client's; loose: shapes may differ."""
     if signature_of(batch) == signature_of(first):
         return
@@ -244,7 +268,7 @@ def _same(name: str, batch: Batch, first: Batch, loose: bool = False) -> None:
         kinds = [[(v.dtype, v.dim()) for v in leaves(b)] for b in (batch, first)]
         if not loose or kinds[0] != kinds[1]:
             raise InvalidInput(
-                f"{name}: {described(batch)} differs from {described(first)} of clients[0]; expected samples of the same "
+                f"{name}: {described(batch)} differs from {described(first)} of {other}; expected samples of the same "
                 "structure, shapes and types in all clients."
             )
         return
@@ -252,7 +276,7 @@ def _same(name: str, batch: Batch, first: Batch, loose: bool = False) -> None:
         for of, mine, theirs in (("shape", tuple(a.shape[1:]), tuple(b.shape[1:])), ("dtype", a.dtype, b.dtype)):
             if mine != theirs:
                 raise InvalidInput(
-                    f"{name}: {what} {of} {mine} differs from {theirs} of clients[0]; expected the same in all clients."
+                    f"{name}: {what} {of} {mine} differs from {theirs} of {other}; expected the same in all clients."
                 )
 
 
@@ -267,18 +291,20 @@ def _sizes(given: Any) -> list[int]:
     return sizes
 
 
-def federate(table: Table, parts: Sequence[Tensor]) -> Federation:
+def federate(table: Table, parts: Sequence[Tensor] | None = None) -> Federation:
     """Split the training samples of a table into clients.
 
     Args:
         table: the data set.
-        parts: one tensor of sample indices per client, such as from fs.data.partition.
+        parts: one tensor of sample indices per client, such as from fs.data.partition. None = the table's natural
+            clients.
 
     Returns:
-        The federation.
+        The federation, with the names that the table has for features and classes, and for its natural clients if each
+        client is one of them.
 
     Raises:
-        InvalidInput: if indices are out of range, or if a client is empty.
+        InvalidInput: if indices are out of range, if a client is empty, or if the table has no natural clients.
 
     Example:
         >>> table = fs.data.Table("mine", train=(inputs, targets), test=(inputs, targets), classes=3)
@@ -286,6 +312,8 @@ def federate(table: Table, parts: Sequence[Tensor]) -> Federation:
         >>> clients.sizes
         [2, 2, 2, 2]
     """
+    if parts is None:
+        parts = natural(table.groups)
     inputs, targets = table.train
     for i, part in enumerate(parts):
         if (
@@ -298,5 +326,16 @@ def federate(table: Table, parts: Sequence[Tensor]) -> Federation:
                 f"{table.name}; create parts with fs.data.partition."
             )
     clients = Federation([(inputs[part], targets[part]) for part in parts])
-    clients.columns = table.columns
+    clients.columns, clients.classes, clients.names = table.columns, table.class_names, _natural_names(table, parts)
     return clients
+
+
+def _natural_names(table: Table, parts: Sequence[Tensor]) -> tuple[str, ...]:
+    """Return the names of the clients, if each is one of the table's natural clients."""
+    if table.groups is None or not table.client_names:
+        return ()
+    owners = [torch.unique(table.groups[part]).tolist() for part in parts]
+    first = [groups[0] for groups in owners]
+    if any(len(groups) > 1 for groups in owners) or len(set(first)) < len(first):
+        return ()
+    return tuple(table.client_names[group] for group in first)

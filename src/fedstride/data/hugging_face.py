@@ -42,10 +42,12 @@ def read(
                 )
     parts = [(_inputs(split[input]), torch.as_tensor(np.asarray(split[label]), dtype=torch.int64)) for split in splits]
     classes = int(max(targets.max() for _, targets in parts)) + 1
-    groups = None if client is None else torch.from_numpy(np.unique(splits[0][client], return_inverse=True)[1])
-    return Table(
-        f"hf:{name}", parts[0], parts[1], classes, groups, f"Hugging Face, {name}; see its page for the licence"
-    )
+    about = f"Hugging Face, {name}; see its page for the licence"
+    if client is None:
+        return Table(f"hf:{name}", parts[0], parts[1], classes, None, about)
+    people, groups = np.unique(splits[0][client], return_inverse=True)
+    named = tuple(map(str, people))
+    return Table(f"hf:{name}", parts[0], parts[1], classes, torch.from_numpy(groups), about, client_names=named)
 
 
 def _inputs(values: Any) -> torch.Tensor:

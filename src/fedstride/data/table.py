@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from fedstride.core.errors import InvalidInput
+from fedstride.data.describe import listed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table:
     """A central data set.
 
@@ -24,6 +26,8 @@ class Table:
         groups: the natural client of each training sample; None if unknown.
         about: source and licence.
         columns: names of the features, if they have any.
+        class_names: names of the classes, if they have any.
+        client_names: names of the natural clients, by number, if they have any.
 
     Raises:
         InvalidInput: if a part is empty, sizes do not match, or labels are out of range.
@@ -40,6 +44,8 @@ class Table:
     groups: Tensor | None = None
     about: str = ""
     columns: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
+    client_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for part, (inputs, targets) in (("train", self.train), ("test", self.test)):
@@ -56,3 +62,19 @@ class Table:
             raise InvalidInput(
                 f"{self.name}: {len(self.groups)} groups for {len(self.train[1])} training samples; expected one each."
             )
+
+    def __repr__(self) -> str:
+        shape = list(self.train[0].shape[1:])
+        columns = f" ({listed(self.columns)})" if self.columns else ""
+        lines = [
+            f"Table {self.name!r}: {len(self.train[1]):,} training and {len(self.test[1]):,} test samples",
+            f"inputs   {shape} {str(self.train[0].dtype).removeprefix('torch.')}{columns}",
+        ]
+        if self.classes is None:
+            lines.append(f"targets  {list(self.train[1].shape[1:])} numbers, for regression")
+        else:
+            lines.append(f"classes  {self.classes}" + (f" ({listed(self.class_names)})" if self.class_names else ""))
+        if self.groups is not None:
+            named = f" ({listed(self.client_names)})" if self.client_names else ""
+            lines.append(f"clients  {len(torch.unique(self.groups)):,}{named}")
+        return "\n  ".join(lines)

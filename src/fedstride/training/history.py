@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     import pandas as pd  # imported on demand: it takes half a second, on a node for every message
 
 Row = dict[str, Any]
+FIRST, LAST = 3, 3  # rounds that repr() shows
+SHOWN = ("round", "train_loss", "test_loss", "test_accuracy")  # columns that repr() shows, beside the user's own, ...
+STEPS = ("client_step", "server_step", "seconds")  # ... and these
 BLOCK = 100  # number of rows that are compressed together
 MOST = 2**20  # largest size of such a block in bytes
 
@@ -107,7 +110,7 @@ class History(Sequence[Row]):
         return isinstance(other, Sequence) and list(self) == list(other)
 
     def __repr__(self) -> str:
-        return f"History({list(self)})"
+        return table_text(list(self))
 
     def text(self) -> str:
         """Return the history as JSON lines."""
@@ -122,11 +125,34 @@ class History(Sequence[Row]):
         import pandas as pd
 
         rows = list(self)
-        own = dict.fromkeys(name for row in rows for name in row if name not in COLUMNS)
-        return pd.DataFrame(rows, columns=[*COLUMNS, *own])
+        return pd.DataFrame(rows, columns=[*COLUMNS, *own_columns(rows)])
 
     def _compressed(self) -> bytes:
         return zlib.compress("".join(line + "\n" for line in self.lines).encode())
+
+
+def own_columns(rows: Iterable[Row]) -> list[str]:
+    """Return the names of metrics that are not columns of every history, in order: those of the user and of test sets."""
+    return list(dict.fromkeys(name for row in rows for name in row if name not in COLUMNS))
+
+
+def table_text(rows: Sequence[Row]) -> str:
+    """Describe a history by its first and last rounds."""
+    head = f"History of {len(rows)} round{'' if len(rows) == 1 else 's'}"
+    numbers = [n for n in own_columns(rows) if any(isinstance(row.get(n), int | float) for row in rows)]
+    columns = [n for n in (*SHOWN, *numbers, *STEPS) if any(row.get(n) is not None for row in rows)]
+    if not columns:
+        return head
+    short = len(rows) <= FIRST + LAST + 1
+    shown = list(rows) if short else [*rows[:FIRST], {}, *rows[-LAST:]]
+    cells = [columns, *([_cell(row.get(n)) if row else "..." for n in columns] for row in shown)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in cells]
+    return "\n  ".join([head, *lines])
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
 def unpack(data: bytes) -> Iterator[Row]:

@@ -74,7 +74,7 @@ def try_out(
     found = found_elsewhere(clients)
     if found is None:
         largest = max(range(len(clients)), key=clients.sizes.__getitem__)  # BatchNorm needs more than one sample
-        where, samples = f"clients[{largest}]", clients[largest]
+        where, samples = clients.label(largest), clients[largest]
     elif tests:
         where, samples = "test", tests[0]
     else:

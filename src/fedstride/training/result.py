@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from fedstride.algorithm import Algorithm
+from fedstride.algorithm import Algorithm, spelled_out
 from fedstride.core.errors import Corrupt, InvalidInput
 from fedstride.core.files import read_tensors, replace_file, write_tensors
+from fedstride.core.losses import Loss
 from fedstride.core.normalise import Normalised
 from fedstride.core.rows import Vec
-from fedstride.training.history import History, Row
+from fedstride.data.describe import counted
+from fedstride.data.federation import Federation, Lazy
+from fedstride.training.history import History, Row, own_columns
+from fedstride.training.stop import larger_is_better
+
+SETTINGS = "settings.json"
 
 
 @dataclass(frozen=True)
@@ -29,7 +36,15 @@ class Best:
     model: nn.Module
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
+class Source:
+    """What a run was trained on. It is kept for run.report(), and never saved."""
+
+    clients: Federation | Lazy
+    loss: Loss
+
+
+@dataclass(repr=False)
 class Run:
     """The result of a run, also of one that diverged or was interrupted.
 
@@ -40,8 +55,10 @@ class Run:
         algorithm: the algorithm; None for a loaded run.
         engine: how gradients were computed, and by how many workers.
         facts: facts about the data: see app/diagnose/facts.py.
-        ended: "finished", "stopped" by early stopping or a callback, or "interrupted" by Ctrl-C.
+        ended: "finished", "stopped" by early stopping or a callback, "interrupted" by Ctrl-C, "diverged" or "given up".
         best: the best round, for stop=fs.EarlyStopping(...).
+        settings: the settings of the run, as text.
+        source: the data, for run.report().
 
     Example:
         >>> run = fs.train(nn.Linear(4, 3), "cross_entropy", clients, rounds=2)
@@ -58,9 +75,19 @@ class Run:
     facts: dict[str, Any] = field(default_factory=dict)
     ended: str = "finished"
     best: Best | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    source: Source | None = field(default=None, compare=False)
+    reporter: ClassVar[Callable[[Run, Path], Path]]  # set by app/results.py: this layer does not know about reports
+
+    def __repr__(self) -> str:
+        return run_text(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the data out of copies on disk and in other processes."""
+        return {**self.__dict__, "source": None}
 
     def save(self, folder: str | Path) -> Path:
-        """Write model.safetensors, run.safetensors and history.jsonl to a folder.
+        """Write model.safetensors, run.safetensors, history.jsonl and settings.json to a folder.
 
         Args:
             folder: the folder, created if missing.
@@ -82,10 +109,67 @@ class Run:
         if isinstance(self.model, Normalised):
             about["normalised"] = True
         write_tensors(folder / "model.safetensors", weights, about)
-        meta = {"algorithm": repr(self.algorithm), "engine": self.engine, "facts": self.facts, "ended": self.ended}
+        algorithm = spelled_out(self.algorithm)
+        meta = {"algorithm": algorithm, "engine": self.engine, "facts": self.facts, "ended": self.ended}
         write_tensors(folder / "run.safetensors", {"x": self.x}, meta)
         replace_file(folder / "history.jsonl", self.history.text())
+        if self.settings:
+            replace_file(folder / SETTINGS, json.dumps(self.settings, indent=2) + "\n")
         return folder
+
+    def report(self, folder: str | Path) -> Path:
+        """Save the run in a folder, with the files and pages that `fedstride run` and `fedstride diagnose` write.
+
+        Args:
+            folder: a new folder, or that of an earlier report.
+
+        Returns:
+            The path of report.html. Beside it are the files of save(), environment.json, clients.json if the data is at
+            hand, and diagnosis.html.
+
+        Raises:
+            InvalidInput: the folder is that of `fedstride run` or of a comparison, or no round is finished.
+
+        Example:
+            >>> run = fs.train(nn.Linear(3, 1), "mse", clients, rounds=10)
+            >>> page = run.report("runs/first")
+        """
+        return type(self).reporter(self, Path(folder))
+
+
+def run_text(run: Run) -> str:
+    """Describe a run in a few lines."""
+    rows, settings = list(run.history), run.settings
+    name = run.algorithm.name if run.algorithm is not None else settings.get("name", "an algorithm")
+    planned = settings.get("training", {}).get("rounds", len(rows))
+    of = counted(len(rows), "round") if planned == len(rows) else f"{len(rows)} of {planned} rounds"
+    seconds = sum(row.get("seconds") or 0.0 for row in rows)
+    lines = [f"Run of {name}: {run.ended} after {of}, {seconds:.3g} s"]
+    if rows:
+        lines.append(f"last  {_scores_text(rows, len(rows) - 1)}")
+        best = _best_round(run, rows)
+        lines += [] if best is None else [f"best  {_scores_text(rows, best)}"]
+    lines.append('see   run.model, run.history.frame(), run.save("folder"), run.report("folder")')
+    return "\n  ".join(lines)
+
+
+def _scores_text(rows: list[Row], i: int) -> str:
+    row = rows[i]
+    names = ["train_loss", "test_loss", "test_accuracy", *own_columns(rows)]
+    known = {name: row[name] for name in names if isinstance(row.get(name), int | float)}
+    scores = ", ".join(f"{name} {value:.4g}" for name, value in known.items())
+    return f"round {row.get('round', i + 1)}: {scores or 'no scores'}"
+
+
+def _best_round(run: Run, rows: list[Row]) -> int | None:
+    """Return the index of the best round, by the metric of early stopping or else by the test scores."""
+    if run.best is not None:
+        return run.best.round - 1
+    for name in ("test_accuracy", "test_loss"):
+        known = {i: v for i, row in enumerate(rows) if (v := row.get(name)) is not None and not math.isnan(v)}
+        if known:
+            return max(known, key=lambda i: known[i] if larger_is_better(name) else -known[i])
+    return None
 
 
 class Weights(nn.Module):
@@ -157,8 +241,15 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
     described = isinstance(engine, dict) and isinstance(facts, dict)
     if x is None or x.dim() != 1 or not x.is_floating_point() or not described:
         raise Corrupt(f"load: {folder / 'run.safetensors'} does not contain the model of a run.")
-    ended = str(about.get("ended", "finished"))
-    return Run(own.eval(), x, History(_rows(folder / "history.jsonl")), engine=engine, facts=facts, ended=ended)
+    return Run(
+        own.eval(),
+        x,
+        History(_rows(folder / "history.jsonl")),
+        engine=engine,
+        facts=facts,
+        ended=str(about.get("ended", "finished")),
+        settings=_settings(folder / SETTINGS),
+    )
 
 
 def _rows(path: Path) -> list[Row]:
@@ -169,3 +260,14 @@ def _rows(path: Path) -> list[Row]:
     if not all(isinstance(row, dict) for row in rows):
         raise Corrupt(f"load: {path} is not a history; expected one JSON object per line.")
     return rows
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    """Read the settings of a run; empty if there are none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise Corrupt(f"load: {path} is not readable ({error}).") from error
+    if not isinstance(found, dict):
+        raise Corrupt(f"load: {path} is not a JSON object; expected the settings of a run.")
+    return found

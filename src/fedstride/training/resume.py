@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedstride.algorithm import spelled_out
 from fedstride.core.batch import leaves
 from fedstride.core.errors import Corrupt, InvalidInput
 from fedstride.core.files import read_tensors
@@ -87,7 +88,7 @@ def identity(setup: Setup, x: Vec) -> dict[str, Any]:
     """Describe what a run must have in common with the checkpoint that it resumes from."""
     task = setup.task
     return {
-        "algorithm": re.sub(" at 0x[0-9a-f]+", "", repr(setup.algorithm)),  # a function's address changes
+        "algorithm": re.sub(" at 0x[0-9a-f]+", "", spelled_out(setup.algorithm)),  # a function's address changes
         "options": repr(setup.options),
         "loss": getattr(inner(task.loss), "__qualname__", repr(inner(task.loss))),
         "sampler": repr(setup.sampler),

@@ -48,11 +48,11 @@ def given_up(setup: Setup, state: TrainingState, failed: Attempt) -> Diverged | 
     where = f"The last good model, of round {t}, and the history are in error.run."
     if failed.wild_step is not None or failed.exploded or (broken and 2 * len(broken) >= len(failed.lost)):
         step = None if failed.wild_step is None else f"the server step of size {failed.wild_step:.3g}"
-        what = step or (f"the model of client {broken[0]}" if broken else "the models of some clients")
+        what = step or (f"the model of client {named(setup, broken[0])}" if broken else "the models of some clients")
         return Diverged(
             f"The run diverged in round {t + 1}: {what} became NaN or infinite or exploded. {where} "
             "Use smaller steps, or a rule that finds them (fs.recipes.fedsls(), delta_sgd()).",
-            run_of(setup, state),
+            run_of(setup, state, "diverged"),
             t + 1,
             broken,
         )
@@ -61,10 +61,16 @@ def given_up(setup: Setup, state: TrainingState, failed: Attempt) -> Diverged | 
         f"Round {t + 1} was given up after {failed.number} attempts: {asked - len(failed.lost)} of {asked} clients "
         f"answered in the last one ({counted(Counter(failed.lost.values()))}), but quorum={guard.quorum!r} requires "
         f"{guard.least(asked)}. {where} Continue later, or with a smaller guard=fs.Guard(quorum=...).",
-        run_of(setup, state),
+        run_of(setup, state, "given up"),
         t + 1,
         list(failed.lost),
     )
+
+
+def named(setup: Setup, client: int) -> str:
+    """Return the name of a client, or its number if it has none."""
+    names = setup.task.clients.names
+    return repr(names[client]) if names else str(client)
 
 
 def counted(reasons: Counter[str]) -> str:

@@ -20,8 +20,9 @@ from fedstride.core.normalise import Normalised
 from fedstride.core.rows import State, Vec
 from fedstride.engine import Contents
 from fedstride.training import checkpoint
+from fedstride.training.choices import settings_of
 from fedstride.training.history import History
-from fedstride.training.result import Best, Run
+from fedstride.training.result import Best, Run, Source
 from fedstride.training.setup import Setup
 from fedstride.wire import feedback
 
@@ -88,7 +89,18 @@ def run_of(setup: Setup, state: TrainingState, ended: str = "finished") -> Run:
     else:
         model = exported(setup, state, read_out(setup.algorithm, state), state.stats)
     engine = {**setup.clients.about(), **({} if state.scaling is None else {"normalise": True})}
-    return Run(model, state.x, state.history, setup.algorithm, engine, setup.facts, ended, best)
+    return Run(
+        model,
+        state.x,
+        state.history,
+        setup.algorithm,
+        engine,
+        setup.facts,
+        ended,
+        best,
+        settings_of(setup, len(state.x)),
+        Source(setup.task.clients, setup.task.loss),
+    )
 
 
 def exported(setup: Setup, state: TrainingState, parameters: Vec, stats: Vec) -> nn.Module:

@@ -85,7 +85,7 @@ class EarlyStopping:
         value = row.get(self.metric)
         if value is None or math.isnan(value):
             return None
-        return float(value if _larger_is_better(self.metric, self.mode) else -value)
+        return float(value if larger_is_better(self.metric, self.mode) else -value)
 
     def improves(self, row: Row, best: float | None) -> bool:
         """Whether a round is better than the best one so far."""
@@ -93,5 +93,6 @@ class EarlyStopping:
         return score is not None and (best is None or score > best + self.least)
 
 
-def _larger_is_better(metric: str, mode: str | None) -> bool:
+def larger_is_better(metric: str, mode: str | None = None) -> bool:
+    """Whether larger values of a metric are better, as far as its name says."""
     return mode == "max" if mode else not any(word in metric for word in ("loss", "error", "mse", "mae", "epsilon"))

@@ -31,6 +31,7 @@ from fedstride.engine import engine as engine_of
 from fedstride.engine.local import one_thread
 from fedstride.training import validate
 from fedstride.training.checkpoint import Checkpoints, locked
+from fedstride.training.choices import choices, surprise
 from fedstride.training.guard import Guard
 from fedstride.training.history import Row
 from fedstride.training.probe import Probed
@@ -213,6 +214,8 @@ def train(
     validate.quorum(guard, cohorts, chosen.privacy is not None)
     validate.fits(chosen, task, options, cohorts, steps, tested=bool(tests))
     facts = _facts(chosen, task, federated, probed, tell_user=where.leads)
+    if where.leads and (odd := surprise(local_steps, epochs, batch_size, chosen.gradient.batches, federated.sizes)):
+        tell(odd)
     with nullcontext() if when is None else locked(when.path):
         at_work = where.open(task, exchanges(chosen, options, normalise), chosen.memory)
         setup = Setup(chosen, options, task, at_work, cohorts, steps, probed.tests, evaluate_every, guard, stop, facts)
@@ -221,7 +224,7 @@ def train(
         if not where.leads:
             return _follow(setup, start)
         name = chosen.name or type(chosen.step).__name__
-        with shown_in_python(progress, name, rounds, validate.choices(setup, weights)) as show:
+        with shown_in_python(progress, name, rounds, choices(setup)) as show:
             return _lead(setup, start, when, [*callbacks, *show])
 
 
@@ -261,8 +264,7 @@ def _facts(
     targets = targets_of(probed.tests[0].take()[1]) if len(probed.tests) == 1 else None
     if isinstance(targets, torch.Tensor):
         facts["constant"] = losses.constant(losses.inner(task.loss), targets)
-    if federated.names:
-        facts["names"] = list(federated.names)
+    facts |= {key: list(names) for key in ("names", "classes") if (names := getattr(federated, key))}
     if tell_user and not task.normalise and not validate.is_normalised(task.model):
         private = algorithm.privacy is not None
         warning, apart = validate.look_at_scales(federated, probed.inputs, private)

@@ -28,12 +28,10 @@ from fedstride.training.guard import Guard
 from fedstride.training.history import COLUMNS
 from fedstride.training.probe import Probed, found_elsewhere, tests_of, try_out
 from fedstride.training.scales import look_at_scales
-from fedstride.training.setup import Setup
 from fedstride.training.stop import EarlyStopping
 
 __all__ = [
     "algorithm_of",
-    "choices",
     "fits",
     "is_normalised",
     "look_at_scales",
@@ -154,19 +152,6 @@ def stop_of(stop: Any, metrics: Collection[str], tested: bool, callbacks: bool) 
         raise InvalidInput(f"stop: metric={stop.metric!r} needs a test set; give test=, or use metric='train_loss'.")
     if stop.metric not in known and stop.metric not in COLUMNS and not callbacks:
         raise InvalidInput(f"stop: metric={stop.metric!r} does not exist; {nearest(stop.metric, known)}")
-
-
-def choices(setup: Setup, weights: Any) -> str:
-    """Describe what the defaults came to, in one line: cohort, local steps, batch size and weights."""
-    task, sizes = setup.task, setup.sizes
-    steps = sorted({setup.steps(0, client) for client in range(min(len(sizes), 1000))})
-    batch = "the full batch" if task.batch_size is None else f"batches of {task.batch_size}"
-    number = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
-    weighed = weights if isinstance(weights, str) else "given"
-    return (
-        f"{len(sizes)} clients, {setup.sampler}; per round {number} local step{'s' if steps[-1] > 1 else ''} on {batch}; "
-        f"{weighed} weights; {setup.task.rounds} rounds"
-    )
 
 
 def normalise_of(normalise: Any, a: Algorithm, model: nn.Module) -> bool:

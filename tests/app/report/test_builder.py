@@ -10,7 +10,7 @@ import pytest
 
 from fedstride.app.report import theme
 from fedstride.app.report.builder import build
-from fedstride.app.report.charts import Chart
+from fedstride.app.report.chart import Chart
 from fedstride.research.bench import show
 from tests.app.report.folders import Page
 

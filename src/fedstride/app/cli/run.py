@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
-import statistics
 import sys
 from contextlib import suppress
 from datetime import datetime
@@ -15,19 +13,20 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from fedstride.algorithm.text import parse_algorithm, parse_setting, split
 from fedstride.app.cli.common import errors_without_traceback
 from fedstride.app.config import Config, resolve, to_toml
 from fedstride.app.presets import TASKS
 from fedstride.app.progress import Stopped, stop_after_round
+from fedstride.app.results import folder_name
+from fedstride.app.summary import table_of
 from fedstride.core.errors import Ended, GivenUp, InvalidInput
 from fedstride.core.files import replace_file
 from fedstride.engine.torchrun import Torchrun, launched
 from fedstride.engine.torchrun.process_group import LEADER, Link
+from fedstride.training.history import Row
 from fedstride.training.progress import line, shown
 
 Task = Annotated[str, typer.Argument(help=f"One of {', '.join(TASKS)}.")]
@@ -98,20 +97,20 @@ def compare(
         for (name, seed), chosen in jobs.items():
             title = f"{name}, seed {seed}"
             try:
-                _one(chosen, folder / _folder_name(name, seed), True, "quiet" if quiet else "live", title)
+                _one(chosen, folder / folder_name(name, seed), True, "quiet" if quiet else "live", title)
             except GivenUp as error:
                 typer.echo(f"{title}: {error}", err=True)
         if launched() and not Torchrun().leads:
             return
-        listed: list[dict[str, Any]] = [{"folder": _folder_name(n, s), "algorithm": n, "seed": s} for n, s in jobs]
+        listed: list[dict[str, Any]] = [{"folder": folder_name(n, s), "algorithm": n, "seed": s} for n, s in jobs]
         index = {
             "task": task,
             "target": target,
             "runs": [r for r in listed if (folder / r["folder"] / "history.jsonl").is_file()],
         }
         replace_file(folder / "compare.json", json.dumps(index, indent=2))
-        width = None if sys.stdout.isatty() else 110  # do not wrap the table in files
-        Console(width=width).print(_table(folder, index))
+        width = None if sys.stdout.isatty() else 1000  # do not wrap the table in files
+        Console(width=width).print(table_of(_histories(folder, index), target))
         typer.echo(f"report: {write(folder)}")
 
 
@@ -186,50 +185,10 @@ def _new_folder(name: str) -> Path:
     return folder
 
 
-def _folder_name(algorithm: str, seed: int) -> str:
-    return f"{re.sub(r'[^A-Za-z0-9_.=-]+', '_', algorithm).strip('_')}-s{seed}"
-
-
-def _table(folder: Path, index: dict[str, Any]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    target = index["target"]
-    reach = [] if target is None else [f"to {100 * target:g} %"]
-    for title in ("algorithm", "accuracy", *reach, "loss", "MB", "gradients", "forwards"):
-        table.add_column(title, justify="left" if title == "algorithm" else "right", no_wrap=True)
-    for name in dict.fromkeys(r["algorithm"] for r in index["runs"]):
-        of = [r["folder"] for r in index["runs"] if r["algorithm"] == name]
-        histories = [[json.loads(row) for row in (folder / f / "history.jsonl").read_text().splitlines()] for f in of]
-        histories = [h for h in histories if h]
-        if not histories:
-            table.add_row(name, "diverged")
-            continue
-        last = [h[-1] for h in histories]
-        to_target = [_reached(h, target) for h in histories] if target is not None else []
-        table.add_row(
-            name,
-            _spread([100 * r["test_accuracy"] for r in last if r["test_accuracy"] is not None], " %"),
-            *([_rounds(to_target)] if reach else []),
-            _spread([r["test_loss"] for r in last], "", 3),
-            f"{statistics.mean(sum(r['bytes_up'] + r['bytes_down'] for r in h) for h in histories) / 1e6:.1f}",
-            *(f"{statistics.mean(sum(r[key] for r in h) for h in histories):.0f}" for key in ("gradients", "forwards")),
-        )
-    return table
-
-
-def _reached(history: list[dict[str, Any]], target: float) -> int | None:
-    return next((r["round"] for r in history if r["test_accuracy"] is not None and r["test_accuracy"] >= target), None)
-
-
-def _rounds(counts: list[int | None]) -> str:
-    reached = [c for c in counts if c is not None]
-    if not reached:
-        return "never"
-    some = "" if len(reached) == len(counts) else f" ({len(reached)} of {len(counts)})"
-    return f"{statistics.mean(reached):.0f}{some}"
-
-
-def _spread(values: list[float], unit: str, digits: int = 1) -> str:
-    if not values:
-        return ""
-    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.{digits}f}{deviation}{unit}"
+def _histories(folder: Path, index: dict[str, Any]) -> dict[str, list[list[Row]]]:
+    """Read the histories of a comparison, by algorithm."""
+    found: dict[str, list[list[Row]]] = {}
+    for run in index["runs"]:
+        lines = (folder / run["folder"] / "history.jsonl").read_text().splitlines()
+        found.setdefault(run["algorithm"], []).append([json.loads(line) for line in lines])
+    return found

@@ -39,7 +39,7 @@ def instead(e: Evidence, old: Any, **new: float) -> str:
     rounded = {k: number(float(f"{v:.1g}")) for k, v in new.items()}
     words = ", ".join(f"{k}={v} instead of {_plain(old)}" for k, v in rounded.items())
     given = e.record.config.get("algorithm", {})
-    if e.algorithm is None or given.get("name") not in RECIPES:
+    if e.algorithm is None or not isinstance(given, dict) or given.get("name") not in RECIPES:
         return words
     arguments = {**{k: _plain(v) for k, v in given.items() if k != "name"}, **rounded}
     return f"{words}: --algorithm '{given['name']}({', '.join(f'{k}={v}' for k, v in arguments.items())})'"

@@ -11,7 +11,8 @@ from fedstride.app.diagnose.evidence import Evidence
 from fedstride.app.diagnose.read import of_folder
 from fedstride.app.diagnose.verdict import Diagnosis, diagnosis
 from fedstride.app.report import charts, theme
-from fedstride.app.report.charts import Chart, line
+from fedstride.app.report.chart import Chart
+from fedstride.app.report.charts import line
 from fedstride.app.report.read import Series
 from fedstride.app.report.write import page_of, words_of
 from fedstride.core.capabilities import setting

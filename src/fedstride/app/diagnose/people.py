@@ -8,6 +8,8 @@ from statistics import mean, median
 from fedstride.app.diagnose import limits
 from fedstride.app.diagnose.evidence import Evidence
 from fedstride.app.diagnose.finding import Finding, number, share
+from fedstride.app.report.client_charts import names_of
+from fedstride.data.describe import listed
 
 
 def heterogeneity(e: Evidence) -> Finding | None:
@@ -70,13 +72,18 @@ def participation(e: Evidence) -> list[Finding]:
 
 def left_behind(e: Evidence) -> Finding | None:
     """Compare the worst tenth of the clients with the median."""
-    key = "accuracy" if e.record.clients.get("accuracy") else "loss"
-    values = sorted((v for v in e.record.clients.get(key) or [] if v is not None), reverse=key == "loss")
+    clients = e.record.clients
+    key = "accuracy" if clients.get("accuracy") else "loss"
+    each = [(v, name) for v, name in zip(clients.get(key) or [], names_of(clients), strict=False) if v is not None]
+    each.sort(key=lambda pair: pair[0], reverse=key == "loss")
+    values = [v for v, _ in each]
     if len(values) < 3 or e.state in ("slow", "diverged"):  # the model is bad for all clients
         return None
-    worst, middle = mean(values[: max(1, len(values) // 10)]), median(values)
+    tail = max(1, len(values) // 10)
+    worst, middle = mean(values[:tail]), median(values)
     show = share if key == "accuracy" else number
-    says = f"The worst tenth of the clients has {key} {show(worst)}, the median {show(middle)}."
+    who = f" ({listed([name for _, name in each[:tail]], 3)})" if clients.get("names") else ""
+    says = f"The worst tenth of the clients{who} has {key} {show(worst)}, the median {show(middle)}."
     behind = middle - worst > limits.BEHIND if key == "accuracy" else worst > limits.BEHIND_LOSS * middle
     if not behind:
         return Finding("clients left behind", "fine", says)

@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
 from fedstride.app.report import theme
-from fedstride.app.report.charts import Chart
+from fedstride.app.report.chart import Chart
 
 PRINTED = {"width": 660}  # pixels: the printed page's width
 

@@ -5,14 +5,15 @@ A trace with a `meta` is a curve over the rounds. The page fills in its x values
 
 from __future__ import annotations
 
-import html
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fedstride.app.report import theme
+from fedstride.app.report.chart import Chart, plain
+from fedstride.app.report.client_charts import left_behind, partition
 from fedstride.app.report.read import Comparison, Record, Series, refused_in
+from fedstride.training.history import own_columns
 
 Trace = dict[str, Any]
 CURVES = {  # column: (title, description)
@@ -26,49 +27,50 @@ CURVES = {  # column: (title, description)
     "epsilon": ("Privacy spent", "Epsilon so far."),
 }
 ALONE = ("test_accuracy", "server_step", "trials", "drift", "epsilon")
-
-
-@dataclass(frozen=True)
-class Chart:
-    """A figure with its texts; `about` is the alternative text for screen readers."""
-
-    key: str
-    title: str
-    note: str
-    about: str
-    figure: dict[str, Any]
-    wide: bool = False
-
-
-def plain(text: object) -> str:
-    """Escape text for plotly, whose labels interpret some HTML tags."""
-    return html.escape(str(text))
+OF_CLIENTS = {  # columns of runs with one test set for each client
+    "test_worst_decile": ("Worst tenth of the clients", "Mean test score of the tenth of the clients with the worst."),
+    "test_spread": ("Spread of the clients", "Standard deviation of the clients' test scores."),
+}
 
 
 def of_run(run: Record) -> list[Chart]:
     failed = run.total("failed")
     extra = {"trials": f" {failed:,.0f} searches found no step." if failed else ""}
     single = {key: _single(run, key, extra.get(key, "")) for key in ALONE}
-    found = [single["test_accuracy"], _loss(run), _client_steps(run), single["server_step"], single["trials"]]
+    own = [_single(run, key) for key in metrics_of([run])]
+    found = [single["test_accuracy"], _loss(run), *own, _client_steps(run), single["server_step"], single["trials"]]
     more = (single["drift"], single["epsilon"], _left_out(run), left_behind(run.clients), partition(run.clients))
     return _paired([c for c in (*found, *more) if c])
 
 
 def of_comparison(comparison: Comparison) -> list[Chart]:
-    return _paired([c for key in CURVES if (c := _compared(comparison, key))])
+    own = metrics_of(run for runs in comparison.groups.values() for run in runs)
+    return _paired([c for key in (*CURVES, *own) if (c := _compared(comparison, key))])
+
+
+def metrics_of(runs: Iterable[Record]) -> list[str]:
+    """Return the columns with the user's metrics, and with those of the clients' test sets."""
+    return list(dict.fromkeys(name for run in runs for name in own_columns(run.rows) if run.has(name)))
+
+
+def title_of(key: str) -> tuple[str, str]:
+    """Return the title and the description of a column."""
+    return CURVES.get(key) or OF_CLIENTS.get(key) or (key, "")
 
 
 def constants(run: Record) -> dict[str, float]:
     """Return the columns that are constant over the rounds and need no chart."""
-    return {CURVES[key][0].lower(): run.column(key)[0] or 0 for key in CURVES if _constant(run.column(key))}
+    usual = {CURVES[key][0].lower(): key for key in CURVES}
+    every = usual | {title_of(key)[0]: key for key in metrics_of([run])}
+    return {title: run.column(key)[0] or 0 for title, key in every.items() if _constant(run.column(key))}
 
 
 def _single(run: Record, key: str, extra: str = "") -> Chart | None:
     values = run.column(key)
     if not _tells(values):
         return None
-    title, note = CURVES[key]
-    return _curves(key, title, note + extra, [line(values, title)], values, f"{title} {_course(values)}.")
+    title, note = title_of(key)
+    return _curves(_key(key), title, note + extra, [line(values, title)], values, f"{title} {_course(values)}.")
 
 
 def _loss(run: Record) -> Chart | None:
@@ -128,108 +130,10 @@ def _compared(comparison: Comparison, key: str) -> Chart | None:
             ends.append(f"{name} {_course(mean)}")
     if not _tells(every):
         return None
-    title, note = CURVES[key]
+    title, note = title_of(key)
     lines = [_target(comparison.target)] if key == "test_accuracy" and comparison.target is not None else []
     about = f"{title}, mean over the seeds: {'; '.join(ends)}."
-    return _curves(key, title, note, traces, every, about, shapes=lines)
-
-
-def left_behind(clients: dict[str, Any]) -> Chart | None:
-    """Chart the accuracy (or loss) of the returned model on each client, worst first."""
-    key = "accuracy" if clients.get("accuracy") else "loss"
-    values, sizes = clients.get(key) or [], clients.get("sizes") or []
-    known = [c for c, value in enumerate(values) if value is not None]
-    if not known:
-        return None
-    order = sorted(known, key=lambda c: values[c], reverse=key == "loss")
-    tail = max(1, len(order) // 10)
-    widest = max(sizes)
-    traces = []
-    for part, start, tint, name in ((order[:tail], 0, 1, "worst tenth"), (order[tail:], tail, 0, "the others")):
-        marker = {
-            "size": [5 + 9 * math.sqrt(sizes[c] / widest) for c in part],
-            "color": theme.colour(tint),
-            "opacity": 0.75,
-        }
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": name,
-                "x": [start + k + 1 for k in range(len(part))],
-                "y": [values[c] for c in part],
-                "customdata": [[c, sizes[c]] for c in part],
-                "marker": {**marker, "line": {"width": 0}},
-                "hovertemplate": f"client %{{customdata[0]}}, %{{customdata[1]}} samples: {key} %{{y:.3f}}<extra></extra>",
-            }
-        )
-    show = percent if key == "accuracy" else "{:.3g}".format
-    worst, middle = values[order[0]], values[order[len(order) // 2]]
-    note = f"Each client's own data, worst first; area: samples. Worst {show(worst)}, median {show(middle)}."
-    about = f"{key} of {len(order)} clients, sorted. Worst {show(worst)}, median {show(middle)}, best {show(values[order[-1]])}."
-    y = {"tickformat": ".0%", "range": [min(worst, 0.5) - 0.04, 1.04]} if key == "accuracy" else {"rangemode": "tozero"}
-    x = {"title": {"text": "clients, sorted"}, "rangemode": "tozero"}
-    figure = {"data": traces, "layout": theme.layout(xaxis=x, yaxis=y, hovermode="closest")}
-    return Chart("left_behind", f"Client {key}", note, about.capitalize(), figure, wide=True)
-
-
-def partition(clients: dict[str, Any]) -> Chart | None:
-    """Chart the samples by client and class (Delta-SGD fig. 8), with the clients' sizes on top if they differ."""
-    labels, sizes = clients.get("labels"), clients.get("sizes")
-    if not labels or not sizes:
-        return None
-    names = [plain(_clipped(name)) for name in clients["classes"]]
-    every = math.ceil(len(names) / 20)
-    numbers = list(range(len(labels)))
-    counts = [[row[k] or None for row in labels] for k in range(len(names))]  # empty cells are transparent
-    cells = {
-        "type": "heatmap",
-        "x": numbers,
-        "y": list(range(len(names))),
-        "z": counts,
-        "zmin": 0,
-        "colorscale": [[i / (len(theme.SCALE) - 1), light] for i, (light, _) in enumerate(theme.SCALE)],
-        "colorbar": {
-            "thickness": 8,
-            "outlinewidth": 0,
-            "len": 0.8,
-            "y": 0,
-            "yanchor": "bottom",
-            "nticks": 4,
-            "ticks": "",
-        },
-        "xgap": 1 if len(numbers) <= 60 else 0,
-        "ygap": 1,
-        "hoverongaps": False,
-        "hovertemplate": "client %{x}, class %{y}: %{z} samples<extra></extra>",
-    }
-    even = min(sizes) == max(sizes)
-    hover = "client %{x}: %{y} samples<extra></extra>"
-    bars = {
-        "type": "bar",
-        "x": numbers,
-        "y": sizes,
-        "yaxis": "y2",
-        "hovertemplate": hover,
-        "marker": {"color": theme.colour(0)},
-    }
-    ticks = {"tickmode": "array", "tickvals": list(range(0, len(names), every)), "ticktext": names[::every]}
-    y: dict[str, Any] = {**ticks, "showgrid": False, "title": {"text": "class"}}
-    shape: dict[str, Any] = {
-        "xaxis": {"title": {"text": "client"}},
-        "hovermode": "closest",
-        "bargap": 0.15,
-    }
-    if not even:
-        base = theme.layout()["yaxis"]
-        shape["yaxis2"] = {**base, "domain": [0.84, 1], "nticks": 3, "rangemode": "tozero"}
-        y["domain"] = [0, 0.8]
-    height = min(640, 120 + 20 * max(6, len(names)))
-    figure = {"data": [cells] if even else [cells, bars], "layout": theme.layout(height, yaxis=y, **shape)}
-    spread = f"{sizes[0]:,} samples each" if even else f"between {min(sizes):,} and {max(sizes):,} samples"
-    held = sum(sum(1 for n in row if n) for row in labels) / len(labels)
-    note = f"{len(sizes):,} clients with {spread}, and {held:.3g} of {len(names)} classes on average."
-    return Chart("partition", "Data partition", note, f"Samples by client and class. {note}", figure, wide=True)
+    return _curves(_key(key), title, note, traces, every, about, shapes=lines)
 
 
 def line(y: Series, name: str, i: int = 0, at: int | str = 0, width: float = 2, **more: Any) -> Trace:
@@ -248,16 +152,17 @@ def six(values: Series) -> Series:
     return [v if v is None else float(f"{v:.6g}") for v in values]
 
 
-def percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
-
-
 def _band(low: Series, high: Series, name: str, tint: int) -> list[Trace]:
     edge = {"showlegend": False, "hoverinfo": "skip", "mode": "lines"}
     return [
         {**line(low, name, width=0), **edge},
         {**line(high, name, width=0), **edge, "fill": "tonexty", "fillcolor": theme.BANDS[tint][0], "showlegend": True},
     ]
+
+
+def _key(column: str) -> str:
+    """Return the key of a column's chart; a metric of the user may be called like another chart."""
+    return column if column in CURVES else f"metric-{column}"
 
 
 def _curves(key: str, title: str, note: str, traces: list[Trace], values: Series, about: str, **more: Any) -> Chart:
@@ -271,10 +176,6 @@ def _curves(key: str, title: str, note: str, traces: list[Trace], values: Series
     return Chart(
         key, title, note, about, {"data": traces, "layout": theme.layout(340 if wide else 280, yaxis=y, **more)}, wide
     )
-
-
-def _clipped(name: str, length: int = 16) -> str:
-    return name if len(name) <= length else name[: length - 1] + "…"
 
 
 def _target(value: float) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from fedstride.core.errors import InvalidInput
 from fedstride.training.history import Row
+from fedstride.training.result import SETTINGS
 
 Series = list[float | None]
 
@@ -110,15 +111,22 @@ def _comparison(folder: Path) -> Comparison:
 def _record(folder: Path, algorithm: str = "", seed: int | None = None) -> Record:
     if not folder.is_dir():
         raise InvalidInput(f"report: the folder {folder} does not exist; expected a run folder.")
-    text = _text(folder / "config.toml")
-    try:
-        config = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InvalidInput(f"report: {folder / 'config.toml'} is not valid TOML ({error}).") from error
+    config, text = _config(folder)
     path = folder / "history.jsonl"
     rows = [_steps(_object(f"{path}, line {i},", line)) for i, line in enumerate(_text(path).splitlines(), 1)]
     environment = _json(folder / "environment.json")
     return Record(folder.resolve().name, rows, algorithm, seed, config, text, environment, _clients(folder))
+
+
+def _config(folder: Path) -> tuple[dict[str, Any], str]:
+    """Read the configuration of `fedstride run`, or the settings that run.save() writes, as values and as text."""
+    text = _text(folder / "config.toml")
+    if not text:
+        return _json(folder / SETTINGS), _text(folder / SETTINGS)
+    try:
+        return tomllib.loads(text), text
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InvalidInput(f"report: {folder / 'config.toml'} is not valid TOML ({error}).") from error
 
 
 def _clients(folder: Path) -> dict[str, Any]:
@@ -129,7 +137,8 @@ def _clients(folder: Path) -> dict[str, Any]:
         return {}
     sizes = found.get("sizes")
     n = len(sizes) if isinstance(sizes, list) else 0
-    for key, kind in (("sizes", int), ("accuracy", float | int | None), ("loss", float | int | None), ("labels", list)):
+    scores = float | int | None
+    for key, kind in (("sizes", int), ("accuracy", scores), ("loss", scores), ("labels", list), ("names", str)):
         values = found.get(key)
         if values is None and key != "sizes":
             continue

@@ -9,11 +9,14 @@ from typing import Any
 
 from fedstride.app.report import charts, theme
 from fedstride.app.report.builder import PRINTED, build
-from fedstride.app.report.charts import means, percent
+from fedstride.app.report.chart import Chart, percent
+from fedstride.app.report.charts import means
 from fedstride.app.report.read import Comparison, Record, read
 from fedstride.core.files import replace_file
+from fedstride.training.stop import larger_is_better
 
 NAME = "report.html"
+METRICS = 6  # of the user's metrics, so many are among the headline figures
 AXES = {
     "rounds": {"label": "Rounds", "title": "rounds", "format": {"tickformat": "", "ticksuffix": ""}},
     "bytes": {"label": "Bytes", "title": "bytes sent, up and down", "format": {"tickformat": "~s", "ticksuffix": "B"}},
@@ -35,7 +38,7 @@ def write(folder: str | Path) -> Path:
     return path
 
 
-def page_of(template: str, shown: list[charts.Chart], axes: dict[str, Any], **words: Any) -> str:
+def page_of(template: str, shown: list[Chart], axes: dict[str, Any], **words: Any) -> str:
     """Return a page whose charts can be drawn over each of AXES; axes: their values by run."""
     blank: dict[str, Any] = {"numbers": [], "table": None, "legend": [], "records": [], "constants": {}}
     data = {"x": axes, "axes": AXES, "printed": {**PRINTED, "height": 240}}  # three charts to a printed page
@@ -43,14 +46,15 @@ def page_of(template: str, shown: list[charts.Chart], axes: dict[str, Any], **wo
 
 
 def words_of(run: Record) -> dict[str, Any]:
-    name = _setting(run.config, "algorithm", "name")
-    task = run.config.get("task") or _setting(run.config, "data", "source")
+    name = _setting(run.config, "algorithm", "name") or run.config.get("name")
     clients = len(run.clients.get("sizes") or [])
-    started = str(run.environment.get("started") or "")[:16].replace("T", " ")
+    people = _setting(run.config, "data", "clients")  # runs in Python have no task
+    task = run.config.get("task") or _setting(run.config, "data", "source") or (f"{people} clients" if people else None)
+    started = str(run.environment.get("started") or run.environment.get("written") or "")[:16].replace("T", " ")
     facts = [run.name, f"{clients:,} clients" if clients else None, started]
     return {
-        "title": f"{name} on {task}" if name and task else run.name,
-        "subtitle": [fact for fact in facts if fact],
+        "title": f"{name} on {task}" if name and task else name or run.name,
+        "subtitle": [fact for fact in facts if fact and fact != task],
         "shown": charts.of_run(run),
         "axes": {"0": run.axes()},
         "numbers": _numbers(run),
@@ -76,6 +80,10 @@ def _numbers(run: Record) -> list[tuple[str, str, str]]:
         found.append(("Test loss", f"{test:.4g}", f"training {train:.4g}" if train is not None else ""))
     elif train is not None:
         found.append(("Training loss", f"{train:.4g}", ""))
+    for key in charts.metrics_of([run])[:METRICS]:
+        known = [v for v in run.column(key) if v is not None]
+        best = "" if key in charts.OF_CLIENTS else f"best {(max if larger_is_better(key) else min)(known):.4g}"
+        found.append((charts.title_of(key)[0], f"{known[-1]:.4g}", best))
     found.append(("Rounds", f"{rounds:,}", f"{people:,.0f} clients in the last" if people else ""))
     found.append(("Traffic", size(run.total("bytes_up", "bytes_down")), f"{size(run.total('bytes_up'))} of it up"))
     trials = f"and {short(forwards)} forward only" if forwards else "no forward-only ones"
@@ -123,6 +131,8 @@ def _table(comparison: Comparison) -> dict[str, Any]:
             "Test accuracy": _spread([run.last("test_accuracy") for run in done], 100, 1, " %"),
             charts.CURVES[loss][0]: _spread([run.last(loss) for run in done], 1, None, ""),
         }
+        for key in charts.metrics_of(everyone):
+            cells[charts.title_of(key)[0]] = _spread([run.last(key) for run in done], 1, None, "")
         if goal is not None:
             cells[f"Rounds to {100 * goal:g} %"] = _reached([rounds_to(run, goal) for run in runs])
         cells["Traffic"] = size(mean(run.total("bytes_up", "bytes_down") for run in done)) if done else "–"

@@ -22,7 +22,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedstride.algorithm import Algorithm
+from fedstride.algorithm import Algorithm, spelled_out
 from fedstride.algorithm.recipes import RECIPES
 from fedstride.app.sweep import SUMMED, Cell, Result, Tell, complete
 from fedstride.client.step import NGN, Adam, CappedPolyak
@@ -112,7 +112,7 @@ def _code(algorithm: Algorithm) -> str:
     """A digest of the parts and of their modules, without comments."""
     modules = [inspect.getmodule(type(part)) for part in (algorithm.step, algorithm.server)]
     trees = [ast.dump(ast.parse(inspect.getsource(module))) for module in modules if module is not None]
-    return sha256("\n".join([repr(algorithm), *trees]).encode()).hexdigest()[:16]
+    return sha256("\n".join([spelled_out(algorithm), *trees]).encode()).hexdigest()[:16]
 
 
 def grid(name: str) -> list[Choice]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedstride.app.report import theme
 from fedstride.app.report.builder import build
-from fedstride.app.report.charts import Chart
+from fedstride.app.report.chart import Chart
 from fedstride.research.bench.engines import BY_HAND, FEDSTRIDE
 from fedstride.research.bench.speed import PLAIN, TARGETS
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import fedstride
+from fedstride.app.about import environment
 from fedstride.app.report import theme
 from fedstride.app.report.builder import build
-from fedstride.app.report.charts import Chart
+from fedstride.app.report.chart import Chart
 from fedstride.app.report.write import duration
-from fedstride.app.run_folder import environment
 from fedstride.core.errors import InvalidInput
 from fedstride.core.files import replace_file
 from fedstride.research.papers.experiment import (

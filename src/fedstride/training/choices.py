@@ -1,0 +1,110 @@
+"""What a run does, in words: the line that is shown at its start, warnings about defaults, and the settings it is saved with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from fedstride.algorithm.sampling import Sampler, Uniform
+from fedstride.core.losses import inner
+from fedstride.data.describe import counted
+from fedstride.training.setup import Setup
+
+LOOKED_AT = 1000  # clients whose local steps are asked for
+LARGE = 256  # samples of a client, from which one full-batch step per round is unusual
+UNEQUAL = 10  # ratio of the clients' sizes, from which uniform weights are worth a remark
+
+
+def choices(setup: Setup) -> str:
+    """Describe in one line what each round does: cohort, local steps, batch size and weights."""
+    task, (low, high) = setup.task, steps_of(setup)
+    number = counted(low, "local step") if low == high else f"{low} to {high} local steps"
+    batch = "all of its samples" if task.batch_size is None else f"batches of {task.batch_size}"
+    cohort = who(setup.sampler, len(setup.sizes))
+    return (
+        f"{counted(task.rounds, 'round')}, {cohort} in each; {number} per client, on {batch}; "
+        f"{weighing(task.weights, setup.sizes)}"
+    )
+
+
+def steps_of(setup: Setup) -> tuple[int, int]:
+    """Return the smallest and the largest number of local steps in the first round."""
+    steps = [setup.steps(0, client) for client in range(min(len(setup.sizes), LOOKED_AT))]
+    return min(steps), max(steps)
+
+
+def who(sampler: Sampler, clients: int) -> str:
+    """Describe the cohorts."""
+    if sampler == Uniform(clients):
+        return "the only client" if clients == 1 else f"all {clients:,} clients"
+    if isinstance(sampler, Uniform):
+        return f"{sampler.size:,} of {clients:,} clients"
+    return f"{sampler} of {clients:,} clients"
+
+
+def weighing(weights: Sequence[float], sizes: Sequence[int]) -> str:
+    """Describe the weights of the clients in every mean."""
+    if len(set(weights)) == 1:
+        small, large = min(sizes), max(sizes)
+        if large <= UNEQUAL * small:
+            return "equal weights"
+        return f'equal weights, although clients have {small:,} to {large:,} samples (weights="samples" counts samples)'
+    shares = [w / n for w, n in zip(weights, sizes, strict=True)]
+    return "weights by samples" if max(shares) <= (1 + 1e-9) * min(shares) else "given weights"
+
+
+def surprise(local_steps: Any, epochs: Any, batch_size: Any, batches: bool, sizes: Sequence[int]) -> str:
+    """Return a warning if the defaults mean one full-batch step of large clients; else an empty text.
+
+    Args:
+        local_steps: as given to fs.train().
+        epochs: as given to fs.train().
+        batch_size: as given to fs.train().
+        batches: whether the gradient estimator takes batches.
+        sizes: number of samples per client.
+    """
+    given = any(value is not None for value in (local_steps, epochs, batch_size))
+    if given or not batches or median(sizes) <= LARGE:
+        return ""
+    return (
+        f"batch_size, local_steps and epochs are at their defaults: each client takes one step per round, on all of its "
+        f"{median(sizes):,.0f} samples (median). Use batch_size=32 for one step per batch, or local_steps=1 to keep it."
+    )
+
+
+def settings_of(setup: Setup, parameters: int) -> dict[str, Any]:
+    """Return the settings of a run for its folder and report, as far as they can be written as JSON."""
+    task, options = setup.task, setup.options
+    low, high = steps_of(setup)
+    loss = inner(task.loss)
+    more = {
+        "stop": None if setup.stop is None else repr(setup.stop),
+        "metrics": list(task.metrics) or None,
+        "weight_decay": options.weight_decay or None,
+        "clip_norm": options.clip_norm,
+        "normalise": task.normalise or None,
+        "precision": "bfloat16" if task.mixed else None,
+    }
+    return {
+        "name": setup.algorithm.name,
+        "algorithm": repr(setup.algorithm),
+        "training": {
+            "rounds": task.rounds,
+            "cohort": str(setup.sampler),
+            "local_steps": low if low == high else [low, high],
+            "batch_size": task.batch_size,
+            "weights": weighing(task.weights, setup.sizes),
+            "loss": getattr(loss, "__name__", type(loss).__name__),
+            "seed": task.seed,
+            "buffers": task.buffers,
+            "evaluate_every": setup.evaluate_every,
+            **{name: value for name, value in more.items() if value is not None},
+        },
+        "model": {"class": type(task.model).__name__, "parameters": parameters},
+        "data": {
+            "clients": len(setup.sizes),
+            "samples": sum(setup.sizes),
+            "test": [len(test) for test in setup.tests][:LOOKED_AT],
+        },
+    }
