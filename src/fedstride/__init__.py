@@ -9,7 +9,7 @@ from fedstride.algorithm.sampling import Bernoulli, Uniform, Weighted
 from fedstride.app import loggers
 from fedstride.client.drift import GradientCorrection, Scaffold
 from fedstride.client.gradient import IAG, Minibatch, Noisy
-from fedstride.client.objective import FedDynObjective, FedSplitProx, Moon, Plain, Proximal
+from fedstride.client.objective import Ditto, FedDynObjective, FedSplitProx, Moon, Plain, Proximal
 from fedstride.client.step import (
     NGN,
     Adagrad,

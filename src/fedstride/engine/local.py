@@ -28,7 +28,7 @@ from fedstride.core.model import Replica
 from fedstride.core.rows import State, Vec
 from fedstride.engine.admission import Admitted, admit
 from fedstride.engine.evaluation import Scores, evaluation_parts, score
-from fedstride.engine.protocol import BEFORE, Contents, Order, Reply, Task
+from fedstride.engine.protocol import BEFORE, Contents, Order, Recall, Reply, Task
 from fedstride.engine.store import store
 from fedstride.engine.worker import Worker
 from fedstride.engine.worker_count import WorkerCount
@@ -115,6 +115,7 @@ class LocalClients:
         self.statistics = store(
             lambda stats: {"stats": stats}, replica.stats(), many, task.folder, "statistics", task.keep
         )
+        self.recalled = False  # whether somebody looks at the stores: they close with the last look
         self._stores = {"memory": self.store, "statistics": self.statistics}
         self.lock = threading.Lock()
         # Dropout draws from one generator per process: such models take one worker, for the sake of the bits.
@@ -211,6 +212,10 @@ class LocalClients:
         """(what the model says, targets) of parts of the test set."""
         return list(self.pool.map(lambda index: self.worker.outputs(x, stats, test.take(index), scaling), parts))
 
+    def recall(self) -> Recall:
+        self.recalled, memory, statistics = True, self.store, self.statistics  # not self, which holds the data
+        return lambda client: {**memory.of(client), **statistics.of(client)}
+
     def state(self) -> dict[str, Tensor]:
         return {f"{prefix}/{k}": v for prefix, kept in self._stores.items() for k, v in kept.state().items()}
 
@@ -245,8 +250,9 @@ class LocalClients:
 
     def close(self, outcome: Contents | None = None) -> None:
         self.pool.shutdown(cancel_futures=True)
-        for kept in self._stores.values():
-            kept.close()
+        if not self.recalled:
+            for kept in self._stores.values():
+                kept.close()
 
     def _run(self, lane: Callable[[], None], chunks: int) -> None:
         """The work in as many lanes as are worth it; alone, in the caller's thread."""

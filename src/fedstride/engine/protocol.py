@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedstride.client.chunk import Samples
 from fedstride.client.exchange import Exchange
+from fedstride.client.personal import Personal
 from fedstride.core.losses import Loss
 from fedstride.core.metrics import Metric
 from fedstride.core.rows import State, Vec
@@ -44,6 +45,8 @@ class Task:
     folder: Path | None = None  # of the checkpoints
     keep: int = 1  # so many of them
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # beside loss and accuracy, of the test set
+    personal: Personal | None = None  # parameters that stay with their client
+    tests: Sequence[Samples] = ()  # test sets, in processes that evaluate them
     plain: bool = True  # inputs, outputs and targets are single tensors
 
 
@@ -73,6 +76,7 @@ class Reply:
     refused: Counter[str] = field(default_factory=Counter)  # all that was left out, by reason
 
 
+Recall = Callable[[int], State]  # a client's memory, with "stats" for its moving buffers; {} if it never took part
 Contents = tuple[dict[str, Tensor], dict[str, Any]]  # of a training state: tensors and facts
 
 
@@ -94,6 +98,10 @@ class Clients(Protocol):
 
     def evaluate(self, x: Vec, stats: Vec, test: Samples, scaling: Vec | None = None) -> Scores:
         """Return "loss", "accuracy" (or None) and the metrics of a model; scaling: of its inputs, if normalised."""
+        ...
+
+    def recall(self) -> Recall | None:
+        """A look at what the clients remember now; None where this process cannot know. It may outlive close()."""
         ...
 
     def state(self) -> dict[str, Tensor]:

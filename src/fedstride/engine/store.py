@@ -57,6 +57,11 @@ class Store:
         """Whether a client remembers anything by itself."""
         return bool(self.staged.get(client, self.kept.get(client)))
 
+    def of(self, client: int) -> State:
+        """What a client remembers from round to round; nothing if it never took part."""
+        found = self.staged.get(client, self.kept.get(client, {}))
+        return {name: v for name, v in found.items() if name in self.example}
+
     def commit(self) -> None:
         for client, state in self.staged.items():
             lasting = {name: v for name, v in state.items() if name in self.example}
@@ -140,6 +145,14 @@ class FileStore:
         slot, _ = self.staged.get(client, (int(self.slots[client]), 0))
         return slot != NONE or self.others.has(client)
 
+    def of(self, client: int) -> State:
+        slot, total = self.staged.get(client, (int(self.slots[client]), int(self.sums[client])))
+        if slot == NONE:
+            return {}
+        if self.file.checksum(slot) != total:
+            raise Corrupt(f"{self.file.path}: what client {client} remembers is damaged, or of another run by now.")
+        return self.file.read(slot, torch.device("cpu"))
+
     def commit(self) -> None:
         for client, (slot, total) in self.staged.items():
             if (old := int(self.slots[client])) != NONE:
@@ -193,6 +206,9 @@ class FileStore:
         self.file.close()
         if self.temporary:
             self.temporary.cleanup()
+
+    def __del__(self) -> None:
+        self.close()  # of a store that outlives its run
 
     def _release(self, client: int) -> None:
         slot, _ = self.staged.pop(client, (NONE, 0))

@@ -18,6 +18,7 @@ from fedstride.core.files import read_tensors, replace_file, write_tensors
 from fedstride.core.normalise import Normalised
 from fedstride.core.rows import Vec
 from fedstride.training.history import History, Row
+from fedstride.training.personal import PersonalModels, load_personal
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,11 @@ class Run:
     facts: dict[str, Any] = field(default_factory=dict)  # of the data: see app/diagnose/facts.py
     ended: str = "finished"  # "stopped" by early stopping or a callback, or "interrupted" by Ctrl-C
     best: Best | None = None  # for stop=
+    personal: PersonalModels | None = None  # the clients' own models, for personal=, Ditto and buffers="local"
+    arguments: dict[str, Any] = field(default_factory=dict, repr=False)  # of fs.train()
 
     def save(self, folder: str | Path) -> Path:
-        """Write model.safetensors, run.safetensors and history.jsonl into a folder."""
+        """Write model.safetensors, run.safetensors and history.jsonl into a folder, and personal.safetensors if there is one."""
         folder = Path(folder)
         weights = self.model.state_dict()
         trainable = [name for name, p in self.model.named_parameters() if p.requires_grad]
@@ -54,6 +57,8 @@ class Run:
         meta = {"algorithm": repr(self.algorithm), "engine": self.engine, "facts": self.facts, "ended": self.ended}
         write_tensors(folder / "run.safetensors", {"x": self.x}, meta)
         replace_file(folder / "history.jsonl", self.history.text())
+        if self.personal is not None:
+            self.personal.save(folder)
         return folder
 
 
@@ -110,13 +115,15 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
     described = isinstance(engine, dict) and isinstance(facts, dict)
     if x is None or x.dim() != 1 or not x.is_floating_point() or not described:
         raise Corrupt(f"load: {folder / 'run.safetensors'} holds no model of a run.")
+    own = own.eval()
     return Run(
-        own.eval(),
+        own,
         x,
         History(_rows(folder / "history.jsonl")),
         engine=engine,
         facts=facts,
         ended=str(about.get("ended", "finished")),
+        personal=load_personal(folder, own),
     )
 
 

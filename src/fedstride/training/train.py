@@ -33,6 +33,7 @@ from fedstride.training import validate
 from fedstride.training.checkpoint import Checkpoints, locked
 from fedstride.training.guard import Guard
 from fedstride.training.history import Row
+from fedstride.training.personal import personal_of
 from fedstride.training.probe import Probed
 from fedstride.training.progress import shown_in_python
 from fedstride.training.result import Run
@@ -111,6 +112,8 @@ def train(
     weight_decay: Annotated[float, Ge(0)] = 0.0,
     clip_norm: Positive | None = None,
     buffers: Literal["average", "local", "frozen"] = "average",
+    personal: str | Sequence[str] | None = None,
+    personal_steps: Annotated[int, Ge(0)] = 0,
     device: str | torch.device | None = None,
     precision: str | None = None,
     readout: Literal["server", "last", "average"] | None = None,
@@ -154,6 +157,10 @@ def train(
         clip_norm: largest norm of a local gradient, before any drift correction.
         buffers: BatchNorm's statistics: "average" over clients, "local" to each client, or "frozen". With "local" the
             returned model keeps the initial ones.
+        personal: patterns of the names of parameters that stay with their client, such as ["head.*"] (FedPer). They are not
+            sent; run.personal has each client's model. run.model keeps their initial values.
+        personal_steps: local steps on the personal parameters alone, before `local_steps` on the shared ones alone (FedRep).
+            0 = all are trained together.
         device: where to train; None = where the model is.
         precision: None = the model's own; "bfloat16" = mixed precision in forward and backward passes. On a CPU it is
             tried in a child process first (2 seconds).
@@ -168,7 +175,7 @@ def train(
         progress: True = show a progress bar; None = only on a terminal or in a notebook.
 
     Returns:
-        The Run: run.model, run.x, run.history and run.best. After Ctrl-C it is the run so far: run.ended is "interrupted".
+        The Run: run.model, run.x, run.history, run.best and run.personal. After Ctrl-C it is the run so far: run.ended is "interrupted".
 
     Raises:
         InvalidInput: an argument is invalid, or the checkpoint is another run's.
@@ -181,6 +188,7 @@ def train(
         >>> run = fs.train(nn.Linear(4, 3), "cross_entropy", [(inputs, targets)], rounds=10)
         >>> run.history["train_loss"]
     """
+    arguments = dict(locals())
     chosen = validate.algorithm_of(algorithm)
     if readout is not None:
         chosen = replace(chosen, readout=readout)
@@ -205,6 +213,8 @@ def train(
     given: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "rounds": rounds, "buffers": buffers}
     given |= {"model": model, "loss": probed.loss, "clients": probed.clients, "normalise": normalise, "mixed": mixed}
     given |= {"weights": validate.weights_of(weights, federated.sizes), "metrics": wanted, "plain": probed.plain}
+    split = personal_of(personal, personal_steps, chosen, model, stop)
+    given |= {"personal": split, "tests": probed.tests}
     kept = {} if when is None else {"folder": when.path / "clients", "keep": when.keep}
     task = task_of(chosen, probed, {**given, **kept})
     steps = validate.steps_of(local_steps, epochs, batch_size, federated.sizes)
@@ -213,15 +223,15 @@ def train(
     validate.fits(chosen, task, options, cohorts, steps, tested=bool(tests))
     facts = _facts(chosen, task, federated, probed, tell_user=where.leads)
     with nullcontext() if when is None else locked(when.path):
-        at_work = where.open(task, exchanges(chosen, options, normalise), chosen.memory)
+        at_work = where.open(task, exchanges(chosen, options, normalise), lambda x: chosen.memory(x, split))
         setup = Setup(chosen, options, task, at_work, cohorts, steps, probed.tests, evaluate_every, guard, stop, facts)
         replica = Replica(model, probed.moving)
         start = initial_state(chosen, replica.row(), replica.stats())
         if not where.leads:
-            return _follow(setup, start)
+            return replace(_follow(setup, start), arguments=arguments)
         name = chosen.name or type(chosen.step).__name__
         with shown_in_python(progress, name, rounds, validate.choices(setup, weights)) as show:
-            return _lead(setup, start, when, [*callbacks, *show])
+            return replace(_lead(setup, start, when, [*callbacks, *show]), arguments=arguments)
 
 
 def _placed(model: nn.Module, device: str | torch.device | None) -> nn.Module:
@@ -351,7 +361,7 @@ def _amended(state: TrainingState, row: Row) -> TrainingState:
 
 def _follow(setup: Setup, state: TrainingState) -> Run:
     """Work for the process that leads until the run is over, and return the same run."""
-    tensors, facts = setup.clients.follow(setup.tests[0] if setup.tests else None)  # type: ignore[attr-defined]
+    tensors, facts = setup.clients.follow()  # type: ignore[attr-defined]
     return run_of(setup, unpack(state, tensors, facts, "the process of rank 0"))
 
 

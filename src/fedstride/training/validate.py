@@ -205,7 +205,17 @@ def fits(
         positive("train", clip_norm=options.clip_norm)
     if task.buffers not in BUFFERS:
         raise InvalidInput(f"buffers={task.buffers!r} is unknown; {nearest(str(task.buffers), BUFFERS)}")
-    if task.buffers == "local" and task.moving and tested:
+    if task.personal is not None and task.tests and len(task.tests) != len(task.clients):
+        raise Refused(
+            "personal= with one test set: each client has a model of its own, and the returned one has the initial personal "
+            "parameters. Give a test set for each client, as in test=[(inputs, targets), ...]."
+        )
+    if task.personal is not None and task.tests and found_elsewhere(task.clients) is not None:
+        raise Refused(
+            "personal= with test= on Flower: the personal parameters stay at the nodes, so the server has no whole model to test. "
+            "Leave test out."
+        )
+    if task.buffers == "local" and task.moving and tested and task.personal is None:
         raise Refused(
             'buffers="local" with test=: the statistics stay with the clients, so the returned model has none to be tested '
             'with. Leave test out, or use buffers="average".'

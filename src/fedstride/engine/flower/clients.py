@@ -67,7 +67,8 @@ class FlowerClients:
         if engine.secure is not None:
             statistics = len(self.replica.stats()) if task.buffers == "average" else 0
             kinds = [kind for kind in exchanges if kind != MOMENTS]  # its range is checked by the nodes
-            uploads = [layout(engine.algorithm, kind, self.replica.shapes, statistics)[0] for kind in kinds]
+            shapes, own = self.replica.shapes, task.personal
+            uploads = [layout(engine.algorithm, kind, shapes, statistics, personal=own)[0] for kind in kinds]
             secure.check(engine.secure, engine.algorithm, uploads, len(task.clients))
         found = engine.nodes.found
         self.found, self.features = records.found_text(found), found.features
@@ -104,12 +105,13 @@ class FlowerClients:
     def layout(self, order: Order) -> tuple[dict[str, int], tuple[str, ...]]:
         """What an upload consists of: see work.layout."""
         statistics = len(order.stats) if self.task.buffers == "average" else 0
-        return layout(self.engine.algorithm, order.kind, self.replica.shapes, statistics, self.features)
+        shapes, own = self.replica.shapes, self.task.personal
+        return layout(self.engine.algorithm, order.kind, shapes, statistics, self.features, own)
 
     def messages(self, order: Order, positions: Sequence[int]) -> list[Message]:
         """To the nodes at some positions of the cohort, in their order."""
         known = order.kind != next(iter(self.exchanges))  # to who answered in the round's first exchange
-        shared, keep, messages = records.ordered(order, known), self._name(order), []
+        shared, keep, messages = records.ordered(order, known, self.task.personal), self._name(order), []
         for client, steps in (order.cohort[position] for position in positions):
             base = self.staged.get(client, self.kept.get(client, ""))
             names = {base, self.kept.get(client, ""), *(held.get(client, "") for held in self.held)}
@@ -178,6 +180,9 @@ class FlowerClients:
                 return replica(inputs), targets
 
         return score(self.task.loss, self.task.metrics, [outputs(index) for index in evaluation_parts(len(test))])
+
+    def recall(self) -> None:
+        """What clients remember stays at their nodes."""
 
     def state(self) -> dict[str, Tensor]:
         """Names only, of this checkpoint and of those before it that are kept."""

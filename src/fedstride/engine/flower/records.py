@@ -13,6 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
 from fedstride.client.exchange import Upload
+from fedstride.client.personal import Personal
 from fedstride.core.errors import FedstrideError, InvalidInput
 from fedstride.core.rows import State, sq
 from fedstride.data.federation import Found
@@ -54,9 +55,12 @@ def tensors(record: ArrayRecord) -> State:
     }
 
 
-def ordered(order: Order, known: bool) -> dict[str, ArrayRecord]:
-    """What is the same for all clients: made once. known: they have the model from the exchange before."""
-    x = order.x[:0] if known else order.x
+def ordered(order: Order, known: bool, personal: Personal | None = None) -> dict[str, ArrayRecord]:
+    """What is the same for all clients: made once. known: they have the model from the exchange before.
+
+    Personal entries are not sent: nodes have their own, and the initial ones from the model that they build.
+    """
+    x = order.x[:0] if known else order.x if personal is None else personal.cut(order.x)
     return {"model": arrays({"x": x, "stats": order.stats}), "broadcast": arrays(order.broadcast)}
 
 

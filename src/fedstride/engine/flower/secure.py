@@ -15,6 +15,7 @@ from torch import Tensor
 from fedstride.algorithm import Algorithm
 from fedstride.algorithm.text import NOTHING, parse_setting, split
 from fedstride.client.exchange import MOMENTS, Upload
+from fedstride.client.personal import Personal
 from fedstride.core.errors import InvalidInput, Refused, tell
 from fedstride.core.rows import State, Vec, sq
 from fedstride.engine.flower import records
@@ -151,7 +152,7 @@ def encoded(upload: Upload, layout: Layout | MomentSum, weight: float) -> Tensor
     return layout.encode(fields, {name: float(v) for name, v in upload.metrics.items()}, weight)
 
 
-def remembered(upload: Upload, layout: Layout | None, before: State) -> State:
+def remembered(upload: Upload, layout: Layout | None, before: State, personal: Personal | None = None) -> State:
     """What a client remembers after it. Of a secure sum: as before if nothing was usable; of a shortened control, what was sent."""
     memory = {name: v[0] for name, v in upload.memory.items()}
     if layout is None:
@@ -161,5 +162,6 @@ def remembered(upload: Upload, layout: Layout | None, before: State) -> State:
         return before
     if "control" in fields and "control" in memory:
         sent: Vec = layout.shorten({"control": fields["control"]})[0]["control"]
-        memory["control"] = memory["control"] + (sent - fields["control"])
+        less = sent - fields["control"]
+        memory["control"] = memory["control"] + (less if personal is None else personal.whole(less))
     return memory
