@@ -60,7 +60,9 @@ from fedstride.server import (
 )
 from fedstride.training.checkpoint import Checkpoints
 from fedstride.training.evaluate import evaluate
+from fedstride.training.fine_tune import FineTune
 from fedstride.training.guard import Guard
+from fedstride.training.personal_report import PersonalReport, personal_report
 from fedstride.training.result import Run, load
 from fedstride.training.stop import STOP, EarlyStopping
 from fedstride.training.train import Event, train

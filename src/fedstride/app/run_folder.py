@@ -46,6 +46,20 @@ class Job:
     def loss(self) -> str:
         return "mse" if self.classes is None else "cross_entropy"
 
+    @property
+    def own_tests(self) -> list[tuple[Tensor, Tensor]]:
+        """A test set for each client: the test samples of its classes."""
+        inputs, targets = self.test
+        if self.classes is None:
+            return [self.test] * len(self.clients)
+        own = [torch.isin(targets, client.take()[1]) for client in self.clients]
+        return [(inputs[rows], targets[rows]) if bool(rows.any()) else self.test for rows in own]
+
+    @property
+    def tests(self) -> Any:
+        """What is evaluated in every round: with personal parameters, each client's model on its own test set."""
+        return self.own_tests if self.config.training.personal else self.test
+
 
 def prepare(config: Config) -> Job:
     """Load the data, partition it, and build the model."""
@@ -113,7 +127,7 @@ def execute(job: Job, folder: Path, callbacks: Sequence[Callable[[Event], object
 
 def follow(job: Job) -> None:
     """Take part in a job that another process executes."""
-    train(job.model, job.loss, job.clients, job.config.make_algorithm(), test=job.test, **job.config.arguments(None))
+    train(job.model, job.loss, job.clients, job.config.make_algorithm(), test=job.tests, **job.config.arguments(None))
 
 
 def _execute(job: Job, folder: Path, callbacks: Sequence[Callable[[Event], object]]) -> Run:
@@ -132,24 +146,26 @@ def _execute(job: Job, folder: Path, callbacks: Sequence[Callable[[Event], objec
         job.loss,
         job.clients,
         config.make_algorithm(),
-        test=job.test,
+        test=job.tests,
         callbacks=[log, *callbacks],
         **config.arguments(folder),
     )
     run.save(folder)
     replace_file(folder / ENVIRONMENT, json.dumps({**about, **run.engine}, indent=2))
-    replace_file(folder / CLIENTS, json.dumps(about_clients(job, run.model)))
+    replace_file(folder / CLIENTS, json.dumps(about_clients(job, run)))
     return run
 
 
-def about_clients(job: Job, model: nn.Module) -> dict[str, Any]:
-    """Return sizes, label counts, accuracy and loss of the returned model for each client."""
+def about_clients(job: Job, run: Run) -> dict[str, Any]:
+    """Return sizes, label counts, accuracy and loss for each client: of its own model with personal=, else the returned one."""
     accuracy: list[float] = []
     losses: list[float] = []
     labels: list[list[int]] = []
     criterion = resolve_loss(job.loss)
-    device = next(model.parameters()).device
-    for client in job.clients:
+    device = next(run.model.parameters()).device
+    own = run.personal if job.config.training.personal else None
+    for i, client in enumerate(job.clients):
+        model = run.model if own is None else own[i]
         inputs, targets = client.take()
         with torch.no_grad():
             output = model(inputs.to(device)).cpu()

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fedstride.algorithm.privacy import Privacy
+from fedstride.algorithm.sampling import Sampler
 from fedstride.client.personal import MEMORY as PERSONAL
 from fedstride.core.normalise import INPUTS
 from fedstride.core.rows import State, Vec, dot, generator, norm, sq
@@ -100,10 +101,15 @@ def advance(setup: Setup, state: TrainingState, attempt: Attempt | None = None) 
 def choose_cohort(setup: Setup, t: int, attempt: int) -> Cohort:
     """Draw the cohort of a round; the longest work comes first, so that no worker starts a long job last."""
     sizes, most = setup.sizes, setup.task.batch_size
-    again = () if attempt == 1 else (attempt,)
-    drawn = sorted(setup.sampler.draw(sizes, generator(setup.task.seed, t, "cohort", *again)))
+    drawn = drawn_clients(setup.sampler, sizes, setup.task.seed, t, attempt)
     cohort = [(client, setup.steps(t, client)) for client in drawn]
     return sorted(cohort, key=lambda one: -one[1] * min(sizes[one[0]], most or sizes[one[0]]))
+
+
+def drawn_clients(sampler: Sampler, sizes: Sequence[int], seed: int, t: int, attempt: int = 1) -> list[int]:
+    """Return the clients of a round, in their order in the federation."""
+    again = () if attempt == 1 else (attempt,)
+    return sorted(sampler.draw(sizes, generator(seed, t, "cohort", *again)))
 
 
 def broadcast_of(setup: Setup, state: TrainingState) -> State:

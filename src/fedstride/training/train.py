@@ -55,6 +55,7 @@ from fedstride.training.state import (
 from fedstride.training.stop import STOP, EarlyStopping, interrupts_return
 from fedstride.training.validate import LocalSteps
 
+OF_THE_CALLER = ("test", "engine", "checkpoint", "callbacks")  # depend on where a run takes place
 Count = Annotated[int, Ge(1)]
 Positive = Annotated[float, Gt(0)]
 Callbacks = Sequence[Callable[["Event"], object]]
@@ -188,7 +189,7 @@ def train(
         >>> run = fs.train(nn.Linear(4, 3), "cross_entropy", [(inputs, targets)], rounds=10)
         >>> run.history["train_loss"]
     """
-    arguments = dict(locals())
+    arguments = {name: value for name, value in locals().items() if name not in OF_THE_CALLER}
     chosen = validate.algorithm_of(algorithm)
     if readout is not None:
         chosen = replace(chosen, readout=readout)
