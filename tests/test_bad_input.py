@@ -13,7 +13,7 @@ import fedstride as fs
 from fedstride.client.local import LocalOptions
 from fedstride.engine import Task
 from fedstride.training import validate
-from tests.problems import Classifier, classification, classifier, linear, seeded
+from tests.problems import Classifier, classification, classifier, seeded
 
 NAN, INF = float("nan"), float("inf")
 
@@ -111,11 +111,11 @@ INVALID = {
     "empty test set": ({"test": (torch.zeros(0, 4).double(), torch.zeros(0).long())}, "test: it has no samples"),
     "test set of another shape": (
         {"test": (torch.zeros(2, 5).double(), torch.zeros(2).long())},
-        "test: inputs of shape",
+        r"test: inputs of \[5\] float64 per sample differ",
     ),
     "test targets of another dtype": (
         {"test": (torch.zeros(2, 4).double(), torch.zeros(2).double())},
-        "test: targets of shape .* torch.float64",
+        r"test: targets of \[\] float64 per sample differ",
     ),
     "labels of logistic": (
         {"loss": "logistic", "model": nn.Linear(4, 1).double()},
@@ -127,20 +127,8 @@ INVALID = {
     ),
     "device": ({"device": "nowhere"}, "device='nowhere'"),
     "lazy model": ({"model": nn.LazyLinear(3)}, "model: lazy parameters"),
-    "test set of another dtype": (
-        {"test": (torch.zeros(2, 4), torch.zeros(2).long())},
-        "test: inputs of shape .* torch.float32",
-    ),
     "shapes differ": ({"clients": data(inputs=lambda x: x[:, :2])}, r"clients\[2\]: input shape \(2,\) differs"),
     "dtypes differ": ({"clients": data(inputs=lambda x: x.float())}, r"clients\[2\]: input dtype"),
-    "dtype of the model": (
-        {"clients": classification(dtype=torch.float32)},
-        r"inputs are torch.float32 .*model is torch.float64",
-    ),
-    "dtype of the targets": (
-        {"model": linear(d=4), "loss": "mse", "clients": data(0, targets=lambda y: y.float(), sizes=(6,))},
-        r"targets are torch.float32 .*model is torch.float64",
-    ),
     "label too large": ({"clients": data(targets=put(3))}, r"clients\[2\]: label 3 is out of range"),
     "label negative": ({"clients": data(targets=put(-1))}, r"clients\[2\]: label -1 is out of range"),
     "label, loss as a module": (
@@ -161,7 +149,7 @@ INVALID = {
         {"model": nn.Linear(7, 3).double()},
         r"model: it fails on clients\[\d\]'s inputs of shape \(\d, 4\)",
     ),
-    "model returns a pair": ({"model": seeded(Pairs)}, "model: it returns tuple"),
+    "model returns a pair": ({"model": seeded(Pairs)}, "model: it returns .* without logits"),
     "model without gradient": ({"model": seeded(Mute)}, "gradient"),
     "loss of every sample": (
         {"loss": nn.CrossEntropyLoss(reduction="none")},
@@ -312,7 +300,7 @@ def test_labels_of_a_lazy_federation_are_checked_as_they_are_loaded(loss, model,
     pairs = [(inputs, (targets > 0).long()) for inputs, targets in data(targets=put(3))]
     pairs[2][1][3] = 3
     clients, calls = lazy(pairs)
-    checked = validate.try_out(model, loss, clients, None).clients
+    checked = validate.try_out(model, loss, clients, ()).clients
     assert set(calls) == {0, 1}  # the first, and the largest
     assert len(checked[1]) == 9
     with pytest.raises(fs.InvalidInput, match=message):
@@ -322,14 +310,14 @@ def test_labels_of_a_lazy_federation_are_checked_as_they_are_loaded(loss, model,
 def test_labels_of_the_client_that_tries_out_the_model_are_checked():
     clients, _ = lazy(data(1, targets=put(3)))
     with pytest.raises(fs.InvalidInput, match=r"clients\[1\]: label 3 is out of range"):
-        validate.try_out(classifier(), "cross_entropy", clients, None)
+        validate.try_out(classifier(), "cross_entropy", clients, ())
 
 
 @pytest.mark.parametrize(("algorithm", "model"), [("fedtrack", classifier), ("fedavg", normalised)])
 def test_what_is_asked_of_all_clients_is_asked_of_their_sizes(algorithm, model):
     """Nobody is loaded to find out whether the algorithm fits."""
     clients, calls = lazy(classification())
-    probed = validate.try_out(model(), "cross_entropy", clients, None)
+    probed = validate.try_out(model(), "cross_entropy", clients, ())
     task = Task(
         **{f.name: None for f in fields(Task)}
         | {

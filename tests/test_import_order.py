@@ -31,7 +31,9 @@ LAYERS = re.findall(r"^```layers\n(.*?)^```$", PAGE.read_text(), flags=re.S | re
 ORDER = [name for block in LAYERS for line in block.splitlines() for name in names(line)]
 APART = {"client.exchange", "engine.flower", "app.cli"}  # modules with a layer of their own, outside their package's
 NETWORKS = (
+    "core.batch",
     "core.losses",
+    "core.metrics",
     "core.model",
     "core.normalise",
     "models",

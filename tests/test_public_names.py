@@ -13,7 +13,7 @@ import fedstride as fs
 from fedstride.algorithm.compatibility import METHODS
 from fedstride.algorithm.parts import FOLDERS, PARTS
 
-MODULES = {"data", "engine", "faults", "loggers", "models", "optim", "recipes"}
+MODULES = {"data", "engine", "faults", "loggers", "metrics", "models", "optim", "recipes"}
 STEPS = {"Adagrad", "Adam", "AdamW", "Armijo", "CappedPolyak", "Constant", "DecSPS", "DeltaSGD", "Momentum", "NGN"}
 STEPS |= {"PerStep", "Polyak"}
 SCHEDULES = {"Exponential", "Stepwise"}
@@ -43,7 +43,19 @@ WIRE = {"Median", "Quantize", "RandomK", "TopK", "TrimmedMean"}
 SAMPLERS = {"Bernoulli", "Uniform", "Weighted"}
 ERRORS = {"Corrupt", "Diverged", "FedstrideError", "FedstrideWarning", "GivenUp", "InvalidInput", "Refused", "TooFew"}
 ERRORS |= {"Unsaved"}
-RUNS = {"Algorithm", "Checkpoints", "Event", "Guard", "Privacy", "Run", "load", "train"}
+RUNS = {
+    "Algorithm",
+    "Checkpoints",
+    "EarlyStopping",
+    "Event",
+    "Guard",
+    "Privacy",
+    "Run",
+    "STOP",
+    "evaluate",
+    "load",
+    "train",
+}
 
 RECIPES = [
     *(

@@ -14,7 +14,7 @@ from fedstride.core.errors import InvalidInput
 
 def test_every_plain_argument_of_train_is_a_setting():
     arguments = inspect.signature(fs.train).parameters
-    rest = {"model", "loss", "clients", "algorithm", "test", "engine", "checkpoint", "callbacks"}
+    rest = {"model", "loss", "clients", "algorithm", "test", "engine", "checkpoint", "callbacks", "collate", "progress"}
     assert set(SETTINGS) == set(arguments) - rest
     assert set(SETTINGS) <= set(Training.model_fields)
     for name, setting in SETTINGS.items():

@@ -29,14 +29,6 @@ class Stream(IterableDataset):
         return iter([])
 
 
-class Triples(Dataset):
-    def __len__(self):
-        return 3
-
-    def __getitem__(self, i):
-        return torch.zeros(4), 0, 1
-
-
 PAIRS = classification()
 
 
@@ -75,17 +67,15 @@ X, y = PAIRS[0]
 BAD = {
     "empty federation": ([], "clients: the federation is empty"),
     "a tensor": (X, "clients: got Tensor"),
-    "a dict": ({0: (X, y)}, "clients: got dict"),
     "a generator": ((pair for pair in PAIRS), "clients: got generator"),
     "None": (None, "clients: got NoneType"),
-    "numpy pairs": ([(X.numpy(), y.numpy())], r"clients\[0\]: got tuple.*torch.as_tensor"),
-    "not a pair": ([(X, y), (X, y, y)], r"clients\[1\]: got tuple"),
+    "texts": ([(X.numpy(), y.numpy().astype(str))], r"clients\[0\]: got an array of type <U.*Encode texts"),
+    "not a pair": ([(X, y), (X, y, y)], r"clients\[1\]: .* differs from .* of clients\[0\]"),
     "empty client": ([(X, y), (X[:0], y[:0])], r"clients\[1\]: no samples"),
     "empty data set": ([(X, y), TensorDataset(X[:0], y[:0])], r"clients\[1\]: no samples"),
     "lengths": ([(X, y), (X, y[:-1])], r"clients\[1\].*do not match"),
     "scalars": ([(torch.tensor(1.0), torch.tensor(1))], r"clients\[0\].*do not match"),
     "stream": ([Stream()], r"clients\[0\]: an IterableDataset has no length"),
-    "triples": ([Triples()], r"clients\[0\]"),
     "input shape": ([(X, y), (X[:, :3], y)], r"clients\[1\]: input shape \(3,\) differs from \(4,\)"),
     "target shape": ([(X, y), (X, y[:, None])], r"clients\[1\]: target shape"),
     "input dtype": ([(X, y), (X.float(), y)], r"clients\[1\]: input dtype torch.float32 differs"),

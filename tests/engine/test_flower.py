@@ -571,7 +571,7 @@ def spoil_data(change):
         (lambda X, y: (X, y + 3), r"client 2: client 2: label [345] is out of range"),
         (lambda X, y: (X[:, :3], y), r"client 2: model: it fails on client 2's inputs"),
         (lambda X, y: (X[:0], y[:0]), r"client 2: client 2: no samples"),
-        (lambda X, y: (X.tolist(), y), r"client 2: client 2: got tuple; expected a pair"),
+        (lambda X, y: (X.tolist(), y), r"client 2: client 2: got list; expected \(inputs, targets\)"),
     ],
 )
 def test_bad_data_of_a_node_is_said_at_the_server(change, match):
@@ -587,9 +587,7 @@ def test_nodes_have_samples_of_the_same_kind():
     project = flower.Project(make_model, lambda out, y: nn.functional.cross_entropy(out, y.reshape(-1)), project.data)
     grid = a_grid()
     grid.app = flower.client_app(project)
-    with pytest.raises(
-        fs.InvalidInput, match=r"client 2 .* has samples of \[4\] torch.float64, \[1\] torch.int64, client"
-    ):
+    with pytest.raises(fs.InvalidInput, match=r"client 2 .* has samples of \(\[4\] float64, \[1\] int64\), client"):
         flower.train(project, grid, settings())
 
 
@@ -598,7 +596,6 @@ def test_nodes_have_samples_of_the_same_kind():
     [
         (lambda X, y: (X[:, :3], y), "model: it fails on test's inputs"),
         (lambda X, y: (X, y + 3), "test: label [345] is out of range"),
-        (lambda X, y: (X.float(), y), "test: inputs are torch.float32"),
         (lambda X, y: (X[:0], y[:0]), "test: it has no samples"),
     ],
 )

@@ -79,14 +79,14 @@ def test_an_error_of_the_users_model_keeps_its_type_and_says_where():
 def test_evaluation_does_not_depend_on_its_chunks(monkeypatch):
     test = classification((10,), seed=7)[0]
     whole = learn(test=test).history
-    monkeypatch.setattr("fedstride.engine.local.EVALUATION_CHUNK", 3)
+    monkeypatch.setattr("fedstride.engine.evaluation.EVALUATION_CHUNK", 3)
     parts = learn(test=test).history
     assert parts["test_accuracy"] == whole["test_accuracy"]
     assert parts["test_loss"] == pytest.approx(whole["test_loss"], rel=1e-12)
 
 
 def test_evaluation_of_a_sum_is_a_sum(monkeypatch):
-    monkeypatch.setattr("fedstride.engine.local.EVALUATION_CHUNK", 3)
+    monkeypatch.setattr("fedstride.engine.evaluation.EVALUATION_CHUNK", 3)
     test = classification((10,), seed=7)[0]
     run = learn(loss=nn.CrossEntropyLoss(reduction="sum"), test=test)
     with torch.no_grad():

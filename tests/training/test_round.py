@@ -26,6 +26,7 @@ from fedstride.training.retry import complete_round
 from fedstride.training.round import advance, choose_cohort
 from fedstride.training.setup import Setup
 from fedstride.training.state import initial_state, pack, run_of, unpack
+from fedstride.training.stop import interrupts_raise
 from tests.problems import Always, classification, classifier, learn, records, same_bits
 
 
@@ -33,7 +34,7 @@ from tests.problems import Always, classification, classifier, learn, records, s
 def started(algorithm="fedavg", engine=None, sampler=None, guard=None, rounds=3):
     """(setup, initial state) of the run that learn() does."""
     a, model, clients = validate.algorithm_of(algorithm), classifier(), federation(classification())
-    probed = validate.try_out(model, "cross_entropy", clients, None)
+    probed = validate.try_out(model, "cross_entropy", clients, ())
     task = Task(
         model=model,
         loss=probed.loss,
@@ -190,7 +191,7 @@ def test_an_interrupted_round_leaves_no_half_changed_checkpoint(where, error, tm
     whole = learn(**given)
     with monkeypatch.context() as patched:
         patched.setattr(LocalClients, where, fails)
-        with pytest.raises(error, match="interrupted"):
+        with interrupts_raise(), pytest.raises(error, match="interrupted"):
             learn(**given, checkpoint=fs.Checkpoints(tmp_path, every=100))
     saved = [p.name for p in files(tmp_path)]
     assert saved == ([] if where == "commit" else ["checkpoint-000002.safetensors"])

@@ -99,8 +99,13 @@ def for_output(loss: Loss, output: Any) -> Loss:
     if wants_batch(loss):
         return OnBatch(loss)
     known = isinstance(loss, nn.Module) or loss in LOSSES.values()
-    if isinstance(output, Tensor) or loss is own_loss or not known or not isinstance(logits_of(output), Tensor):
+    if isinstance(output, Tensor) or loss is own_loss or not known:
         return loss
+    if not isinstance(logits_of(output), Tensor):
+        raise InvalidInput(
+            f"model: it returns {described(output)} without logits, which a loss of torch needs; expected one tensor. Write the "
+            "loss as a function (output, target)."
+        )
     return OnLogits(loss)
 
 

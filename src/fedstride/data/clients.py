@@ -201,9 +201,8 @@ def _pure(name: str, value: Any) -> Tree:
         return parts if isinstance(value, list) else tuple(parts)
     array = value.to_numpy() if hasattr(value, "to_numpy") else value
     if isinstance(array, np.ndarray) and array.dtype.kind in "biuf":
-        return torch.from_numpy(
-            np.ascontiguousarray(array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("=")))
-        )
+        native = array.astype(array.dtype.newbyteorder("="), copy=not array.flags.writeable)
+        return torch.from_numpy(np.ascontiguousarray(native))
     what = f"an array of type {array.dtype}" if isinstance(array, np.ndarray) else type(value).__name__
     fix = " Encode texts and categories as numbers first." if isinstance(array, np.ndarray) else ""
     raise InvalidInput(f"{name}: got {what}; {EXPECTED}.{fix}")

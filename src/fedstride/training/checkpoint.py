@@ -109,9 +109,9 @@ def history(source: object, tensors: Mapping[str, Tensor]) -> list[Row]:
 
 
 def _is_row(row: Any, round: int) -> bool:
-    if not isinstance(row, dict) or row.keys() != COLUMNS.keys() or row["round"] != round:
+    if not isinstance(row, dict) or not COLUMNS.keys() <= row.keys() or row["round"] != round:
         return False
-    numbers = [v for name, v in row.items() if name not in ("client_steps", "refused")]
+    numbers = [row[name] for name in COLUMNS if name not in ("client_steps", "refused")]
     steps, refused = row["client_steps"] or [], row["refused"]
     if not isinstance(steps, list) or not isinstance(refused, dict) or not isinstance(row["rollbacks"], int):
         return False

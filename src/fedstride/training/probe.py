@@ -10,7 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from fedstride.core import losses
-from fedstride.core.batch import Tree, described, leaves, logits_of, moved, selected, split_of, targets_of, tensors_of
+from fedstride.core.batch import (
+    Tree,
+    described,
+    leaves,
+    logits_of,
+    mapped,
+    moved,
+    selected,
+    signature_of,
+    split_of,
+    targets_of,
+    tensors_of,
+)
 from fedstride.core.errors import InvalidInput, Refused, tell
 from fedstride.core.losses import Loss
 from fedstride.core.model import Replica, probe
@@ -238,11 +250,19 @@ def _test(name: str, value: Any, clients: Federation | Lazy, collate: Collate | 
     if found_elsewhere(clients) is not None:
         return data
     first = clients[0].take(torch.arange(1, device="cpu"))
-    if collate is None and (shown := described_sample(whole)) != (known := described_sample(first)):
-        raise InvalidInput(
-            f"{name}: a sample (inputs, targets) is {shown}, and {known} at the clients; expected the same shapes and types."
-        )
+    if collate is None:
+        for part, mine, theirs in zip(("inputs", "targets"), whole, first, strict=True):
+            if _sample_kind(mine) != _sample_kind(theirs):
+                raise InvalidInput(
+                    f"{name}: {part} of {described_sample(mine)} per sample differ from the clients' "
+                    f"{described_sample(theirs)}; expected the same."
+                )
     return data
+
+
+def _sample_kind(batch: Tree) -> Any:
+    """Return what test samples must have in common with those of clients; floating point types are converted."""
+    return signature_of(mapped(lambda v: v[:1].float() if v.is_floating_point() else v[:1], batch))
 
 
 def described_sample(batch: Tree) -> str:

@@ -55,7 +55,7 @@ from fedstride.training.state import (
 from fedstride.training.stop import STOP, EarlyStopping, interrupts_return
 from fedstride.training.validate import LocalSteps
 
-OF_THE_CALLER = ("test", "engine", "checkpoint", "callbacks")  # depend on where a run takes place
+OF_THE_CALLER = ("test", "engine", "checkpoint", "callbacks", "progress")  # depend on where a run takes place
 Count = Annotated[int, Ge(1)]
 Positive = Annotated[float, Gt(0)]
 Callbacks = Sequence[Callable[["Event"], object]]

@@ -1,0 +1,171 @@
+"""Metrics in the history, early stopping, the best model, callbacks that stop a run or add to it, and Ctrl-C."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import fedstride as fs
+from fedstride import InvalidInput
+from fedstride.training.stop import interrupts_raise
+
+torch.manual_seed(0)
+CLIENTS = [(torch.randn(30, 4), torch.randint(0, 3, (30,))) for _ in range(4)]
+TEST = (torch.randn(60, 4), torch.randint(0, 3, (60,)))
+
+
+def train(rounds=8, **more):
+    torch.manual_seed(0)
+    given = {"test": TEST, "batch_size": 10, **more}
+    return fs.train(nn.Linear(4, 3), "cross_entropy", CLIENTS, "fedavg(lr=0.5)", rounds=rounds, **given)
+
+
+def rises(event):
+    """A score that is best in round 3."""
+    event.metrics["own"] = -float(abs(event.round - 3))
+
+
+def test_metrics_are_columns_of_the_history():
+    run = train(metrics={"f1": fs.metrics.f1, "double": lambda outputs, targets: 2.0 * len(targets)}, evaluate_every=2)
+    last = run.history[-1]
+    assert last["f1"] == pytest.approx(fs.evaluate(run.model, TEST, metrics=["f1"])["f1"])
+    assert last["double"] == 120 and run.history["double"][0] is None
+    assert list(run.history.frame().columns[-2:]) == ["f1", "double"]
+
+
+def test_it_stops_after_so_many_evaluations_without_improvement():
+    run = train(30, callbacks=[rises], stop=fs.EarlyStopping("own", patience=2))
+    assert (len(run.history), run.ended, run.best.round) == (5, "stopped", 3)
+    assert run.best.metrics["own"] == 0
+
+
+@pytest.mark.parametrize("keep", ["best", "last"])
+def test_the_best_or_the_last_model_is_returned(keep):
+    run = train(callbacks=[rises], stop=fs.EarlyStopping("own", patience=None, keep=keep))
+    assert len(run.history) == 8 and run.ended == "finished"
+    assert torch.equal(run.best.model.weight, train(3).model.weight)
+    assert torch.equal(run.model.weight, train(3 if keep == "best" else 8).model.weight)
+    assert torch.equal(run.x, train(8).x)
+
+
+def test_the_direction_of_a_metric():
+    assert train(stop=fs.EarlyStopping("test_loss", None)).best.round == _best("test_loss", min)
+    assert train(stop=fs.EarlyStopping("test_accuracy", None)).best.round == _best("test_accuracy", max)
+    assert train(stop=fs.EarlyStopping("update", None, mode="min")).best.round == _best("update", min)
+
+
+def _best(column, choose):
+    values = train().history[column]
+    return values.index(choose(values)) + 1
+
+
+def test_the_best_model_survives_a_resume(tmp_path):
+    stop = fs.EarlyStopping("own", patience=4)
+    whole = train(30, callbacks=[rises], stop=stop)
+    train(5, callbacks=[rises], stop=stop, checkpoint=tmp_path)
+    again = train(30, callbacks=[rises], stop=stop, checkpoint=tmp_path)
+    assert (again.best.round, again.ended, len(again.history)) == (3, "stopped", len(whole.history))
+    assert torch.equal(again.model.weight, whole.model.weight)
+    assert torch.equal(train(30, callbacks=[rises], stop=stop, checkpoint=tmp_path).model.weight, whole.model.weight)
+    assert fs.load(whole.save(tmp_path / "saved"), nn.Linear(4, 3)).ended == "stopped"
+
+
+def test_a_callback_ends_the_run():
+    run = train(callbacks=[lambda event: fs.STOP if event.round == 4 else None])
+    assert (len(run.history), run.ended) == (4, "stopped")
+    assert torch.equal(run.x, train(4).x)
+    assert len(train(callbacks=[lambda event: fs.STOP]).history) == 0
+
+
+def test_what_a_callback_adds_is_in_the_history(tmp_path):
+    run = train(3, callbacks=[rises], checkpoint=tmp_path)
+    assert run.history["own"] == [-2.0, -1.0, 0.0]
+    assert train(4, callbacks=[rises], checkpoint=tmp_path).history["own"] == [-2.0, -1.0, 0.0, -1.0]
+    with pytest.raises(InvalidInput, match=r"event.metrics\['own'\] is a Tensor; expected a number"):
+        train(callbacks=[lambda event: event.metrics.update(own=torch.ones(2))])
+
+
+def test_the_model_of_an_event_is_what_one_would_get_now():
+    seen = []
+    run = train(3, readout="average", callbacks=[lambda event: seen.append(event.model)])
+    assert torch.equal(seen[3].weight, run.model.weight)
+    assert torch.equal(seen[2].weight, train(2, readout="average").model.weight)
+
+
+def interrupt(event):
+    if event.round == 2:
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_returns_the_run_so_far(tmp_path):
+    with pytest.warns(fs.FedstrideWarning, match="interrupted in round 3; returning the run so far, of 2 rounds"):
+        run = train(callbacks=[interrupt], checkpoint=tmp_path)
+    assert (len(run.history), run.ended) == (2, "interrupted")
+    assert torch.equal(run.x, train(2).x)
+    assert torch.equal(train(checkpoint=tmp_path).x, train().x)
+
+
+def test_programs_of_many_runs_get_the_exception():
+    with interrupts_raise(), pytest.raises(KeyboardInterrupt):
+        train(callbacks=[interrupt])
+
+
+def test_a_test_set_for_each_client():
+    tests = [(x[:10], y[:10]) for x, y in CLIENTS]
+    run = train(test=tests, metrics=["f1"])
+    each = fs.evaluate(run.model, tests, metrics=["f1"])
+    last = run.history[-1]
+    accuracies = torch.tensor([scores["accuracy"] for scores in each], dtype=torch.float64)
+    assert last["test_accuracy"] == pytest.approx(float(accuracies.mean()))
+    assert last["test_worst_decile"] == pytest.approx(float(accuracies.min()))
+    assert last["test_spread"] == pytest.approx(float(accuracies.std(correction=0)))
+    assert last["f1"] == pytest.approx(sum(scores["f1"] for scores in each) / 4)
+    with pytest.raises(InvalidInput, match="test: got 3 sets; expected one, or one for each of the 4 clients"):
+        train(test=tests[:3])
+
+
+def test_evaluate_names_the_clients():
+    named = {"north": TEST, "south": CLIENTS[0]}
+    model = nn.Linear(4, 3)
+    scores = fs.evaluate(model, named)
+    assert list(scores) == ["north", "south"] and scores["north"] == fs.evaluate(model, TEST)
+    assert fs.evaluate(model, fs.data.Federation(named)) == scores
+    assert model.training
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"stop": 3}, "stop=3 is invalid: expected fs.EarlyStopping"),
+        ({"stop": fs.EarlyStopping("f1")}, "stop: metric='f1' does not exist"),
+        ({"stop": fs.EarlyStopping("test_loss"), "test": None}, "metric='test_loss' needs a test set"),
+        ({"metrics": ["f1"], "test": None}, "f1 without test="),
+        ({"metrics": {"drift": fs.metrics.f1}}, "'drift' is a column of every history already"),
+        ({"metrics": {"own": lambda outputs, targets: 1 / 0}}, r"metrics\['own'\]: ZeroDivisionError"),
+    ],
+)
+def test_mistakes_are_named_before_any_work(arguments, message):
+    with pytest.raises(InvalidInput, match=message):
+        train(**arguments, callbacks=())
+
+
+@pytest.mark.parametrize("bad", [{"patience": 0}, {"keep": "first"}, {"mode": "up"}, {"least": -1.0}, {"metric": 3}])
+def test_bad_early_stopping(bad):
+    with pytest.raises(InvalidInput, match=f"EarlyStopping: {next(iter(bad))}="):
+        fs.EarlyStopping(**bad)
+
+
+def test_torchmetrics_objects_work():
+    torchmetrics = pytest.importorskip("torchmetrics")
+    run = train(2, metrics={"own": torchmetrics.classification.MulticlassF1Score(3), "f1": "f1"})
+    assert run.history[-1]["own"] == pytest.approx(run.history[-1]["f1"], abs=1e-6)
+
+
+def test_progress_is_shown_when_asked_for(capsys):
+    train(2, progress=True)
+    shown = "".join(capsys.readouterr())
+    assert "4 clients" in shown and "3 local steps on batches of 10" in shown and "round 2/2" in shown
+    train(2, progress=False)
+    train(2)
+    assert "".join(capsys.readouterr()) == ""
