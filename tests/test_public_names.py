@@ -17,7 +17,7 @@ MODULES = {"data", "engine", "faults", "loggers", "metrics", "models", "optim", 
 STEPS = {"Adagrad", "Adam", "AdamW", "Armijo", "CappedPolyak", "Constant", "DecSPS", "DeltaSGD", "Momentum", "NGN"}
 STEPS |= {"PerStep", "Polyak"}
 SCHEDULES = {"Exponential", "Stepwise"}
-OBJECTIVES = {"FedDynObjective", "FedSplitProx", "Moon", "Plain", "Proximal"}
+OBJECTIVES = {"Ditto", "FedDynObjective", "FedSplitProx", "Moon", "Plain", "Proximal"}
 GRADIENTS = {"IAG", "Minibatch", "Noisy"}
 DRIFTS = {"GradientCorrection", "Scaffold"}
 SERVERS = {
@@ -55,6 +55,9 @@ RUNS = {
     "evaluate",
     "load",
     "train",
+    "FineTune",
+    "PersonalReport",
+    "personal_report",
 }
 
 RECIPES = [
@@ -66,6 +69,7 @@ RECIPES = [
         "fednova",
         "feddyn",
         "moon",
+        "ditto",
         "scaffold",
         "fedadam",
         "fedadagrad",
