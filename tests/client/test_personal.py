@@ -28,7 +28,8 @@ def test_patterns_are_matched_against_names():
 
 
 @pytest.mark.parametrize(
-    ("patterns", "message"), [(["haed.*"], "did you mean 'head'"), (["*"], "nothing is shared"), (["body.*", "head.*"], "all")]
+    ("patterns", "message"),
+    [(["haed.*"], "did you mean 'head'"), (["*"], "nothing is shared"), (["body.*", "head.*"], "all")],
 )
 def test_patterns_that_match_nothing_or_everything_are_refused(patterns, message):
     with pytest.raises(fs.InvalidInput, match=message):
@@ -45,7 +46,8 @@ def test_entries_that_are_cut_come_back():
 
 
 @pytest.mark.parametrize(
-    "step", [fs.Constant(0.1), fs.Momentum(0.1), fs.AdamW(0.1, weight_decay=0.5), fs.Armijo(), fs.DeltaSGD(), fs.Polyak()]
+    "step",
+    [fs.Constant(0.1), fs.Momentum(0.1), fs.AdamW(0.1, weight_decay=0.5), fs.Armijo(), fs.DeltaSGD(), fs.Polyak()],
 )
 def test_frozen_entries_stay_where_they_are(step):
     """Whatever the rule: momentum and weight decay move entries without a gradient too."""

@@ -157,8 +157,11 @@ def test_controls_that_are_shortened_are_those_of_shared_parameters(folder):
 
 def test_a_server_cannot_test_models_that_nodes_keep_to_themselves():
     with pytest.raises(fs.Refused, match="stay at the nodes"):
-        flower.train(flower.Project(make_model, "cross_entropy", load_data, lambda s: [load_test(s)] * CLIENTS), a_grid(),
-                     settings(personal="head.*"))
+        flower.train(
+            flower.Project(make_model, "cross_entropy", load_data, lambda s: [load_test(s)] * CLIENTS),
+            a_grid(),
+            settings(personal="head.*"),
+        )
 
 
 @pytest.mark.slow

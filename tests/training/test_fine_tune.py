@@ -59,7 +59,11 @@ def test_clients_and_test_sets_are_matched_by_name():
     [
         (lambda: fs.FineTune(CLIENTS), TESTS[0], "one data set"),
         (lambda: fs.FineTune(CLIENTS[:2]), TESTS, "2 clients and 4 test sets"),
-        (lambda: fs.FineTune(dict(zip("abcd", CLIENTS, strict=True))), dict(zip("abce", TESTS, strict=True)), "no client 'e'"),
+        (
+            lambda: fs.FineTune(dict(zip("abcd", CLIENTS, strict=True))),
+            dict(zip("abce", TESTS, strict=True)),
+            "no client 'e'",
+        ),
         (lambda: fs.FineTune(CLIENTS, steps=0), TESTS, "whole number"),
         (lambda: fs.FineTune(CLIENTS, lr=-1.0), TESTS, "positive"),
         (lambda: fs.FineTune(CLIENTS, parameters=["tail.*"]), TESTS, "match no trainable parameter"),

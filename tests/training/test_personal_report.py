@@ -7,7 +7,8 @@ import json
 import pytest
 
 import fedstride as fs
-from tests.problems import STEPS, classification, learn, regression
+from fedstride.core.rows import generator
+from tests.problems import STEPS, classification, learn, linear, regression
 
 CLIENTS, TESTS = dict(zip(("north", "south", "east", "west"), classification(), strict=True)), classification(seed=5)
 
@@ -22,7 +23,7 @@ def test_every_column_is_what_it_says():
     run = learn("fedavg(lr=0.5)", clients=CLIENTS, personal=["head.*"], cohort=2, **options)
     report = fs.personal_report(run, TESTS)
     shared = learn("fedavg(lr=0.5)", clients=CLIENTS, cohort=2, **options).model
-    drawn = [i for t in range(4) for i in fs.Uniform(2).draw([6, 9, 5, 8], cohort_source(4, t))]
+    drawn = [i for t in range(4) for i in fs.Uniform(2).draw([6, 9, 5, 8], generator(4, t, "cohort"))]
     for i, row in enumerate(report.rows):
         alone = learn(
             "fedavg(lr=0.5)",
@@ -39,12 +40,6 @@ def test_every_column_is_what_it_says():
     assert "north" in str(report) and f"{report.gaining} of 4 clients gain" in str(report)
 
 
-def cohort_source(seed, t):
-    from fedstride.core.rows import generator
-
-    return generator(seed, t, "cohort")
-
-
 def test_plain_runs_are_fine_tuned():
     run = learn("fedavg", clients=CLIENTS, rounds=2)
     tuning = fs.FineTune(CLIENTS, steps=3, lr=0.5)
@@ -57,8 +52,6 @@ def test_plain_runs_are_fine_tuned():
 def test_dittos_models_and_losses(tmp_path):
     """A lower loss is a gain."""
     data = regression()
-    from tests.problems import linear
-
     run = fs.train(linear(), "mse", data, "ditto(lr=0.05)", rounds=3)
     report = fs.personal_report(run, data)
     assert report.metric == "loss"

@@ -60,7 +60,9 @@ def evaluate(
     several = _several(data)
     if several is None:
         if fine_tune is not None:
-            raise InvalidInput("fine_tune with one data set; expected a list or a dict of test sets, one for each client.")
+            raise InvalidInput(
+                "fine_tune with one data set; expected a list or a dict of test sets, one for each client."
+            )
         return scores("data", data)
     names, values = several
     if fine_tune is None:

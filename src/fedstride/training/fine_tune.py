@@ -66,7 +66,9 @@ class FineTune:
             )
         algorithm = RECIPES["fedsls"]() if self.lr is None else RECIPES["fedavg"](lr=self.lr)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FedstrideWarning)  # about the data, which were said when the model was trained
+            warnings.simplefilter(
+                "ignore", FedstrideWarning
+            )  # about the data, which were said when the model was trained
             run = train(
                 own,
                 loss,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fedstride.algorithm import Algorithm
@@ -17,8 +18,10 @@ from fedstride.core.capabilities import declared
 from fedstride.core.errors import Corrupt, InvalidInput, Refused, nearest
 from fedstride.core.files import read_tensors, write_tensors
 from fedstride.core.model import Replica
-from fedstride.core.rows import State
+from fedstride.core.rows import State, Vec
+from fedstride.engine import Task
 from fedstride.training.stop import EarlyStopping
+from fedstride.wire import Mean
 
 OWN, STATS = "own", "stats"  # names in a client's memory: a whole model (Ditto), and moving buffers
 FILE = "personal.safetensors"
@@ -74,6 +77,38 @@ def _check(a: Algorithm) -> None:
         )
 
 
+def check_tests(task: Task) -> None:
+    """Refuse test sets that no whole model could be evaluated on."""
+    if task.personal is None or not task.tests:
+        return
+    if len(task.tests) != len(task.clients):
+        raise Refused(
+            "personal= with one test set: each client has a model of its own, and the returned one has the initial personal "
+            "parameters. Give a test set for each client, as in test=[(inputs, targets), ...]."
+        )
+    if getattr(task.clients, "found", None) is not None:
+        raise Refused(
+            "personal= with test= on Flower: the personal parameters stay at the nodes, so the server has no whole model to test. "
+            "Leave test out."
+        )
+
+
+def with_personal_entries(mean: Mean, personal: Personal | None, a: Algorithm) -> Mean:
+    """Return the mean as a row of the model: of personal parameters nothing was uploaded, and they do not move here."""
+    if personal is None:
+        return mean
+    rows = {"update", "raw", *(a.drift.uploads if a.drift is not None else ())}
+    return replace(mean, fields={k: personal.whole(v) if k in rows else v for k, v in mean.fields.items()})
+
+
+def own_model(personal: Personal | None, x: Vec, stats: Vec, memory: State) -> tuple[Vec, Vec]:
+    """Return the parameters and the statistics of a client's own model; the shared ones if it never took part."""
+    stats = memory.get(STATS, stats).to(x.device)
+    if personal is None or MEMORY not in memory:
+        return x, stats
+    return personal.put(x, memory[MEMORY][None].to(x))[0], stats
+
+
 def own_parameters(a: Algorithm, personal: Personal | None, model: nn.Module) -> tuple[str, tuple[str, ...]]:
     """Return where a client's memory holds parameters of its own, and their names; ("", ()) if it holds none."""
     if personal is not None:
@@ -105,10 +140,9 @@ class PersonalModels(Mapping[int | str, nn.Module]):
 
     def __getitem__(self, client: int | str) -> nn.Module:
         memory, model = self.recall(self.number(client)), copy.deepcopy(self.shared)
-        entries = dict(model.named_parameters())
-        _fill([entries[name].data for name in self.parameters], memory.get("values"))
-        entries = dict(model.named_buffers())
-        _fill([entries[name].data for name in self.buffers], memory.get("stats"))
+        parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+        _fill([parameters[name].data for name in self.parameters], memory.get("values"))
+        _fill([buffers[name].data for name in self.buffers], memory.get(STATS))
         return model.eval()
 
     def number(self, client: int | str) -> int:
@@ -142,8 +176,8 @@ def load_personal(folder: Path, shared: nn.Module) -> PersonalModels | None:
             kept.setdefault(int(client), {})[name] = v
         parameters, buffers, names = (tuple(map(str, facts[name])) for name in ("parameters", "buffers", "names"))
         found = PersonalModels(shared, parameters, buffers, lambda c: kept.get(c, {}), int(facts["clients"]), names)
-        for client in list(kept)[:1]:
-            found[client]
+        for first in list(kept)[:1]:
+            found[first]
     except (KeyError, ValueError, TypeError, RuntimeError) as error:
         raise Corrupt(f"load: {folder / FILE} does not hold the clients' own parameters ({error!r}).") from error
     return found
@@ -153,5 +187,5 @@ def _fill(entries: Sequence[Tensor], values: Tensor | None) -> None:
     """Copy a vector into tensors, one after another."""
     if values is None:
         return
-    for entry, part in zip(entries, values.split([e.numel() for e in entries]), strict=True):
+    for entry, part in zip(entries, torch.split(values, [e.numel() for e in entries]), strict=True):
         entry.copy_((part if entry.is_floating_point() else part.round()).view(entry.shape))

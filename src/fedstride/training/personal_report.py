@@ -112,7 +112,7 @@ def personal_report(
         tuning = fine_tune or FineTune(clients, batch_size=given["batch_size"], seed=given["seed"])
         models = [tuning.adapted(shared, loss, client, collate) for client in clients]
     rounds = _rounds(given, run, clients)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for i, test in enumerate(sets):
         alone = _trained(_alone(given, clients, i, rounds[i]))
         scores = [evaluate(model, test, loss) for model in (alone, shared, models[i])]

@@ -19,14 +19,13 @@ from torch import Tensor
 
 from fedstride.algorithm.privacy import Privacy
 from fedstride.algorithm.sampling import Sampler
-from fedstride.client.personal import MEMORY as PERSONAL
 from fedstride.core.normalise import INPUTS
 from fedstride.core.rows import State, Vec, dot, generator, norm, sq
 from fedstride.engine import Order, Reply
 from fedstride.engine.evaluation import Scores
 from fedstride.training.attempt import Attempt, FailedAttempt, relative_error
 from fedstride.training.history import Row
-from fedstride.training.personal import STATS
+from fedstride.training.personal import own_model, with_personal_entries
 from fedstride.training.setup import Setup
 from fedstride.training.state import TrainingState, read_out
 from fedstride.wire import Mean, send
@@ -73,7 +72,7 @@ def advance(setup: Setup, state: TrainingState, attempt: Attempt | None = None) 
     if a.privacy is not None:
         mean, private = release(setup, state, a.privacy, mean, attempt.number)
         attempt = replace(attempt, releases=attempt.releases + 1)
-    mean = with_personal_entries(setup, mean)
+    mean = with_personal_entries(mean, setup.task.personal, a)
     drift = dict(state.drift)
     if a.drift is not None:
         a.drift.absorb(mean.fields, mean.share, drift)
@@ -208,15 +207,6 @@ def release(setup: Setup, state: TrainingState, privacy: Privacy, mean: Mean, at
     return replace(mean, fields=fields, share=expected / mean.clients, participants=expected), private
 
 
-def with_personal_entries(setup: Setup, mean: Mean) -> Mean:
-    """Return the mean as a row of the model: of personal parameters nothing was uploaded, and they do not move here."""
-    personal, drift = setup.task.personal, setup.algorithm.drift
-    if personal is None:
-        return mean
-    rows = {"update", "raw", *(drift.uploads if drift is not None else ())}
-    return replace(mean, fields={k: personal.whole(v) if k in rows else v for k, v in mean.fields.items()})
-
-
 def server_step(
     setup: Setup, state: TrainingState, mean: Mean, usual: float, attempt: Attempt
 ) -> tuple[Vec, State, Attempt]:
@@ -266,18 +256,13 @@ def evaluate(setup: Setup, after: TrainingState) -> Row:
     recall = setup.clients.recall() if setup.task.personal is not None else None
     scores = []
     for client, test in enumerate(setup.tests):
-        x, stats = (output, after.stats) if recall is None else own_model(setup, after, output, recall(client))
+        x, stats = (
+            (output, after.stats)
+            if recall is None
+            else own_model(setup.task.personal, output, after.stats, recall(client))
+        )
         scores.append(setup.clients.evaluate(x, stats, test, after.scaling))
     return test_columns(scores, setup.task.metrics)
-
-
-def own_model(setup: Setup, after: TrainingState, output: Vec, memory: State) -> tuple[Vec, Vec]:
-    """Return the parameters and the statistics of a client's own model; the shared ones if it never took part."""
-    personal = setup.task.personal
-    stats = memory.get(STATS, after.stats).to(output.device)
-    if personal is None or PERSONAL not in memory:
-        return output, stats
-    return personal.put(output, memory[PERSONAL][None].to(output))[0], stats
 
 
 def test_columns(scores: Sequence[Scores], metrics: Iterable[str]) -> Row:

@@ -107,8 +107,8 @@ def personal_models(setup: Setup, model: nn.Module) -> PersonalModels | None:
         memory = look(client)
         return {name: memory[key] for name, key in (("values", where), (STATS, STATS)) if key in memory}
 
-    names = [tuple(f"{inside}{name}" for name in kind) for kind in (parameters, buffers)]
-    return PersonalModels(model, *names, own, len(task.clients), tuple(task.clients.names))
+    named, moving = (tuple(f"{inside}{name}" for name in kind) for kind in (parameters, buffers))
+    return PersonalModels(model, named, moving, own, len(task.clients), tuple(task.clients.names))
 
 
 def exported(setup: Setup, state: TrainingState, parameters: Vec, stats: Vec) -> nn.Module:

@@ -26,6 +26,7 @@ from fedstride.core.normalise import Normalised
 from fedstride.engine import Task, processor
 from fedstride.training.guard import Guard
 from fedstride.training.history import COLUMNS
+from fedstride.training.personal import check_tests
 from fedstride.training.probe import Probed, found_elsewhere, tests_of, try_out
 from fedstride.training.scales import look_at_scales
 from fedstride.training.setup import Setup
@@ -205,16 +206,7 @@ def fits(
         positive("train", clip_norm=options.clip_norm)
     if task.buffers not in BUFFERS:
         raise InvalidInput(f"buffers={task.buffers!r} is unknown; {nearest(str(task.buffers), BUFFERS)}")
-    if task.personal is not None and task.tests and len(task.tests) != len(task.clients):
-        raise Refused(
-            "personal= with one test set: each client has a model of its own, and the returned one has the initial personal "
-            "parameters. Give a test set for each client, as in test=[(inputs, targets), ...]."
-        )
-    if task.personal is not None and task.tests and found_elsewhere(task.clients) is not None:
-        raise Refused(
-            "personal= with test= on Flower: the personal parameters stay at the nodes, so the server has no whole model to test. "
-            "Leave test out."
-        )
+    check_tests(task)
     if task.buffers == "local" and task.moving and tested and task.personal is None:
         raise Refused(
             'buffers="local" with test=: the statistics stay with the clients, so the returned model has none to be tested '

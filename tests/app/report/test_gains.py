@@ -8,7 +8,7 @@ import pytest
 
 from fedstride import InvalidInput
 from fedstride.app.report import gains, write
-from tests.app.report.folders import run_folder
+from tests.app.report.folders import rows_of, run_folder
 
 ROWS = [
     {"client": "a<b", "samples": 3, "alone": 0.5, "shared": 0.6, "personalised": 0.75, "gain": 0.25},
@@ -34,7 +34,7 @@ def test_clients_are_sorted_by_what_they_gain():
 
 
 def test_a_page_has_them_and_refuses_a_damaged_file(tmp_path):
-    folder = run_folder(tmp_path)
+    folder = run_folder(tmp_path, rows_of())
     (folder / "personal.json").write_text(json.dumps(FOUND))
     page = write(folder).read_text()
     assert "2 of 3 clients gain by the federation" in page and "a&lt;b" in page

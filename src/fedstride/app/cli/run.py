@@ -52,7 +52,8 @@ def run(
     out: Out = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the folder's checkpoint.")] = False,
     alone: Annotated[
-        bool, typer.Option("--alone", help="Also train every client alone; the report says who gains by the federation.")
+        bool,
+        typer.Option("--alone", help="Also train every client alone; the report says who gains by the federation."),
     ] = False,
     quiet: Quiet = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print only one JSON line per round.")] = False,

@@ -32,7 +32,7 @@ def charts_of(found: dict[str, Any]) -> list[Chart]:
         )
     y = {"tickformat": ".0%"} if accuracy else {"rangemode": "tozero"}
     x = {"title": {"text": "clients, those that gain most first"}, "rangemode": "tozero"}
-    shape = {"xaxis": x, "yaxis": y, "hovermode": "closest", "showlegend": True, "margin": {"t": 36}}
+    shape: dict[str, Any] = {"xaxis": x, "yaxis": y, "hovermode": "closest", "showlegend": True, "margin": {"t": 36}}
     about = f"{metric} of {len(rows)} clients alone, with the shared model, and personalised. {note_of(found)}"
     figure = {"data": traces, "layout": theme.layout(**shape)}
     return [Chart("gains", "Gain by federation", note_of(found), about.capitalize(), figure, wide=True)]
