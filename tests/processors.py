@@ -33,7 +33,7 @@ TESTS = (
     "tests/engine/test_local.py",
     "tests/engine/test_oracles_in_training.py",
     "tests/engine/test_store.py::test_a_run_is_the_same_in_ram_and_in_a_file",
-    "tests/engine/test_torchrun.py::test_every_algorithm_has_the_bits_of_the_local_engine_in_all_processes",
+    "tests/engine/test_torchrun.py::test_every_algorithm_matches_the_local_engine_bitwise_in_all_processes",
     "tests/models",
     "tests/oracle",
     "tests/research/papers",

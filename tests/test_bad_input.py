@@ -108,7 +108,7 @@ INVALID = {
     "empty client": ({"clients": data(inputs=lambda x: x[:0], targets=lambda y: y[:0])}, r"clients\[2\]: .*no samples"),
     "no clients": ({"clients": []}, "clients: the federation is empty"),
     "no federation": ({"clients": None}, "clients: got NoneType"),
-    "empty test set": ({"test": (torch.zeros(0, 4).double(), torch.zeros(0).long())}, "test: it has no samples"),
+    "empty test set": ({"test": (torch.zeros(0, 4).double(), torch.zeros(0).long())}, "test: no samples"),
     "test set of another shape": (
         {"test": (torch.zeros(2, 5).double(), torch.zeros(2).long())},
         r"test: inputs of \[5\] float64 per sample differ",
@@ -144,7 +144,7 @@ INVALID = {
     "no module": ({"model": torch.nn.functional.relu}, "model: got builtin_function_or_method|model: got function"),
     "nothing to train": ({"model": frozen()}, "model: no trainable parameters"),
     "no parameters": ({"model": nn.Flatten()}, "model: no trainable parameters"),
-    "parameters not finite": ({"model": broken()}, "model: its parameters hold NaN"),
+    "parameters not finite": ({"model": broken()}, "model: its initial parameters contain NaN"),
     "model fails": (
         {"model": nn.Linear(7, 3).double()},
         r"model: it fails on clients\[\d\]'s inputs of shape \(\d, 4\)",
@@ -210,7 +210,7 @@ INVALID = {
     "evaluate every 1.5": ({"evaluate_every": 1.5}, r"evaluate_every=1\.5"),
     "evaluate every None": ({"evaluate_every": None}, "evaluate_every=None"),
     "engine unknown": ({"engine": "lokal"}, "engine='lokal' is unknown; did you mean 'local'"),
-    "engine is a number": ({"engine": 2}, "engine=2 is not usable"),
+    "engine is a number": ({"engine": 2}, "engine=2 is invalid"),
     "algorithm unknown": ({"algorithm": "fedavgg"}, "algorithm='fedavgg' is unknown; did you mean .*'fedavg'"),
     "algorithm is a recipe": ({"algorithm": fs.recipes.fedavg}, "algorithm=.*is invalid"),
     "algorithm is a step": ({"algorithm": fs.Armijo()}, "algorithm=.*is invalid"),

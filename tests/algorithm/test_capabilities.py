@@ -1,4 +1,4 @@
-"""Capabilities: parts of one's own get the fast paths and the refusals of the built-in parts that declare the same."""
+"""Capabilities: custom parts get the fast paths and refusals of built-in parts with the same declarations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SLOTS = ("step", "server", "objective", "gradient", "drift", "up", "down")
 
 
 def twin(part: Any) -> Any:
-    """The same part from a class that is not related to the original's, as a third party would write it."""
+    """Return the same part from an unrelated class, as a third party would write it."""
     if not is_dataclass(part):
         return part
     cls = type(part)
@@ -36,7 +36,7 @@ def copied(algorithm: fs.Algorithm) -> fs.Algorithm:
 
 @dataclass(frozen=True)
 class Fixed:
-    """fs.Constant, written by somebody else."""
+    """fs.Constant, as a third party would write it."""
 
     lr: float = 0.05
     slot: ClassVar[str] = "step"
@@ -52,7 +52,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Search:
-    """fs.Armijo, written by somebody else."""
+    """fs.Armijo, as a third party would write it."""
 
     rule: fs.Armijo = fs.Armijo()  # noqa: RUF009 (it is frozen)
     slot: ClassVar[str] = "step"
@@ -68,7 +68,7 @@ class Search:
 
 
 class Undeclared:
-    """The same again, without a declaration."""
+    """The same, without declarations."""
 
     def init(self, x, context):
         return Fixed().init(x, context)
@@ -78,7 +78,7 @@ class Undeclared:
 
 
 class Halved(fs.Constant):
-    """A subclass whose own step a shortcut would skip."""
+    """A subclass whose step a fast path would skip."""
 
     def step(self, W, L, G, state, oracle):
         return super().step(W, L, G, state, oracle) / 2
@@ -86,7 +86,7 @@ class Halved(fs.Constant):
 
 @pytest.fixture
 def shortcuts(monkeypatch):
-    """Counts how often clients went into the span of their samples, and descended without asking the rule."""
+    """Count uses of the fast paths: the span of the samples, and steps without a call of the rule."""
     counts = {"span": 0, "descend": 0}
     reduced, descend = Chunk.reduced, Linear.descend
 
@@ -113,7 +113,7 @@ def trained(step, counts, d=30):
 
 @pytest.mark.parametrize(("own", "built_in"), [(Fixed(0.05), fs.Constant(0.05)), (Search(), fs.Armijo())])
 @pytest.mark.parametrize("d", [5, 30], ids=["more samples", "more features"])
-def test_a_step_rule_of_ones_own_gets_the_same_fast_paths(own, built_in, d, shortcuts):
+def test_a_custom_step_rule_gets_the_same_fast_paths(own, built_in, d, shortcuts):
     mine, by_mine = trained(own, shortcuts, d)
     theirs, by_theirs = trained(built_in, shortcuts, d)
     assert by_mine == by_theirs

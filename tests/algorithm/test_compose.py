@@ -1,4 +1,4 @@
-"""Compositions: what makes sense runs, what makes none is refused with the reason."""
+"""Compositions: compatible parts run, incompatible ones are refused with the reason."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_makes_no_sense_is_refused_with_the_reason(case):
+def test_incompatible_parts_are_refused_with_the_reason(case):
     parts, reason = REFUSED[case]
     with pytest.raises(fs.Refused, match=reason):
         fs.Algorithm(**parts)
@@ -85,7 +85,7 @@ def test_a_class_in_place_of_an_instance_is_refused(part, value):
 
 
 @pytest.mark.parametrize("part", ["step", "server", "objective", "gradient"])
-def test_no_part_at_all_is_refused(part):
+def test_values_that_are_not_parts_are_refused(part):
     with pytest.raises(fs.InvalidInput, match=f"Algorithm: {part}="):
         fs.Algorithm(**{part: None})
 
@@ -107,8 +107,8 @@ def test_a_rate_beyond_single_precision_is_legal():
     assert fs.Algorithm(fs.Constant(1e200)).step.lr == 1e200
 
 
-def test_moon_adds_nothing_to_fednovas_count_of_steps():
-    """mu of MOON weighs a contrast, not a proximal term: a_i = tau_i."""
+def test_moon_does_not_change_fednovas_effective_steps():
+    """MOON's mu is the weight of a contrastive term, not of a proximal one: a_i = tau_i."""
     contrastive = fs.Algorithm(objective=fs.Moon(mu=5.0))
     start = parameters_to_vector(classifier().parameters()).detach()
     normalised = [
@@ -125,7 +125,7 @@ def test_moon_with_momentum_suits_fednova():
 
 
 class Signs:
-    """A step rule of one's own: any object with init and step will do."""
+    """A custom step rule: any object with init and step."""
 
     def init(self, x, context):
         return {"eta": torch.full_like(context.size, 0.01)}
@@ -134,7 +134,7 @@ class Signs:
         return -state["eta"] * G.sign()
 
 
-def test_a_part_of_ones_own_needs_no_base_class():
+def test_a_custom_part_needs_no_base_class():
     start = parameters_to_vector(classifier().parameters()).detach()
     run = learn(fs.Algorithm(Signs(), drift=fs.Scaffold()), rounds=1, local_steps=1)
     assert (run.x - start).abs().max() <= 0.01 + 1e-12

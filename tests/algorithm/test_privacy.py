@@ -1,4 +1,4 @@
-"""Short updates, the right noise, a fixed denominator, and an epsilon that other ways of accounting confirm."""
+"""Privacy: clipping, the scale of the noise, a fixed denominator, and epsilon against independent accounting."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rows(C: int = 6, d: int = 50) -> torch.Tensor:
 # the client's side
 
 
-def test_no_row_is_longer_than_the_clip_and_directions_stay():
+def test_rows_are_clipped_and_keep_their_directions():
     W = rows()
     short, _ = Privacy(1.0).shorten(W, CLIP)
     assert (norm(short) <= CLIP * (1 + 1e-15)).all()
@@ -38,7 +38,7 @@ def test_no_row_is_longer_than_the_clip_and_directions_stay():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_rows_that_are_short_enough_keep_their_bits(dtype):
+def test_rows_below_the_clip_are_unchanged(dtype):
     W = rows().to(dtype)
     short, _ = Privacy(1.0).shorten(W, CLIP.to(dtype))
     kept = (norm(W) <= CLIP)[:, 0]
@@ -51,7 +51,7 @@ def test_zero_tiny_and_huge_rows():
     assert torch.equal(short[:2], W[:2]) and float(norm(short)[2]) <= 2
 
 
-def test_an_adaptive_clip_hears_who_was_below_it():
+def test_clients_vote_for_an_adaptive_clip():
     assert Privacy(1.0).shorten(rows(), CLIP)[1] == {}
     below = Privacy(1.0, quantile=0.5).shorten(rows(), CLIP)[1]["below"]
     assert torch.equal(below + 0.5, (norm(rows()) <= CLIP).double())
@@ -73,7 +73,7 @@ def test_the_denominator_does_not_depend_on_who_answered():
 
 
 def deviation_is(sample: torch.Tensor, sigma: float) -> bool:
-    """Within five deviations of what as many Gaussian numbers would have."""
+    """Whether the sample deviation is within five standard errors of the expected one."""
     return abs(float(sample.std()) / sigma - 1) < 5 / math.sqrt(2 * len(sample)) and abs(
         float(sample.mean())
     ) < 5 * sigma / math.sqrt(len(sample))
@@ -95,8 +95,8 @@ def test_the_noise_of_a_scalar(name, sensitivity):
     assert deviation_is(drawn, 10 * 0.7 * sensitivity / 25)
 
 
-def test_the_whole_release_is_one_gaussian_mechanism_with_the_multiplier_asked_for():
-    """A client moves every field by sensitivity / deviation; all of these moves have the length 1 / noise."""
+def test_the_release_is_one_gaussian_mechanism_with_the_given_multiplier():
+    """A client moves every field by sensitivity / deviation; together, these moves have the norm 1 / noise."""
     sensitivity = {"below": 0.5, "square": 1.5**2, "update": 1.5}
     mean = {name: torch.full((1,), 1e3, dtype=torch.float64) for name in sensitivity}
     out = Privacy(noise=0.7).release(mean, 8, 8.0, {"clip": torch.tensor(1.5)}, generator(4))
@@ -147,8 +147,8 @@ def test_a_fixed_clip_stays():
 # the account
 
 
-def test_everybody_in_every_round_is_the_gaussian_mechanism():
-    """The exact epsilon, found here by bisection on its definition, and below the bound by Renyi divergences."""
+def test_full_participation_is_the_gaussian_mechanism():
+    """The exact epsilon, found by bisection on its definition, and below the bound by Renyi divergences."""
     z, T, delta = 4.0, 20, 1e-5
     mu = math.sqrt(T) / z
 
@@ -200,7 +200,7 @@ def test_epsilon_grows_with_the_rounds_and_falls_with_the_noise(sampler):
     assert spent(1.0, 10) > spent(2.0, 10) > spent(4.0, 10) > 0
 
 
-def test_epsilon_does_not_depend_on_which_rounds_were_asked_for_before():
+def test_epsilon_does_not_depend_on_earlier_calls():
     privacy, sampler = Privacy(2.0), Bernoulli(0.1)
     one_by_one = [privacy.epsilon(sampler, 1000, T) for T in range(1, 14)]
     _composed.cache_clear()
@@ -214,8 +214,8 @@ def test_delta_is_a_power_of_the_number_of_clients_unless_given():
     assert loose < tight
 
 
-def test_rounds_that_are_never_empty_are_paid_for():
-    """Against the definition: the chance that one client is alone in a round that is not empty."""
+def test_redrawn_empty_rounds_are_accounted_for():
+    """Compare with the definition: the probability that one client is alone in a non-empty round."""
     p, N, T = 0.2, 40, 100
     lone, empty = p * (1 - p) ** (N - 1), (1 - p) ** N
     assert _again(Bernoulli(p), N) == pytest.approx(lone / (1 - empty))
@@ -229,7 +229,7 @@ def test_rounds_that_are_never_empty_are_paid_for():
 
 
 def mixture(cohorts: list[tuple[float, ...]], weights: list[float], z: float) -> np.ndarray:
-    """The density of sum + noise over a grid, when these cohorts have these weights."""
+    """Return the density of sum + noise on a grid, for cohorts with these weights."""
     t = np.linspace(-12, 12, 24001)
     bells = [w * np.exp(-0.5 * ((t - sum(c)) / z) ** 2) for c, w in zip(cohorts, weights, strict=True)]
     return np.sum(bells, 0) / np.sum(weights) / (z * math.sqrt(2 * math.pi)) * (t[1] - t[0])
@@ -246,14 +246,14 @@ def fixed_size(sent: tuple[float, ...], size: int, z: float) -> np.ndarray:
 
 
 def excess(P: np.ndarray, Q: np.ndarray, eps: float) -> float:
-    """The delta of a pair of distributions, in the worse direction."""
+    """Return the delta of a pair of distributions, in the worse direction."""
     return max(np.maximum(P - math.exp(eps) * Q, 0).sum(), np.maximum(Q - math.exp(eps) * P, 0).sum())
 
 
 @pytest.mark.parametrize("others", list(combinations_with_replacement((-1.0, 0.0, 1.0), 3)))
 @pytest.mark.parametrize("delta", [0.1, 0.2])
-def test_one_round_of_a_small_federation_keeps_the_promise(others, delta):
-    """By all cohorts of 4 clients that there are, each sending a number in [-1, 1]."""
+def test_the_bound_holds_for_one_round_of_a_small_federation(others, delta):
+    """Enumerate all cohorts of 4 clients, each with a number in [-1, 1]."""
     p, z, again = 0.5, 1.3, _again(Bernoulli(0.5), 4)
     eps = _composed(z, p, False, 1).get_epsilon_for_delta(delta - again) - math.log1p(-again)
     with_one, without = nobody_empty((*others, 1.0), p, z), nobody_empty(others, p, z)
@@ -263,7 +263,7 @@ def test_one_round_of_a_small_federation_keeps_the_promise(others, delta):
         assert excess(fixed_size((*others, 1.0), size, z), fixed_size((*others, -1.0), size, z), eps) <= delta + GRID
 
 
-def test_with_everybody_else_far_away_the_promise_of_a_fixed_size_is_just_kept():
+def test_the_bound_for_a_fixed_size_is_tight_in_the_worst_case():
     eps = Privacy(1.3, delta=0.05).epsilon(Uniform(2), 4, 1)
     P, Q = fixed_size((-1.0, -1.0, -1.0, 1.0), 2, 1.3), fixed_size((-1.0,) * 4, 2, 1.3)
     assert excess(P, Q, eps) == pytest.approx(0.05, rel=0.01)
@@ -300,12 +300,12 @@ def test_the_ranges_of_an_upload():
         {"noise": 1.0, "delta": 0.0},
     ],
 )
-def test_unusable_numbers(wrong):
+def test_invalid_numbers_are_refused(wrong):
     with pytest.raises(InvalidInput, match=f"Privacy: {list(wrong)[-1]}="):
         Privacy(**wrong)
 
 
-def test_a_field_without_a_bound():
+def test_a_field_without_a_bound_is_refused():
     with pytest.raises(Refused, match="'parts'"):
         QUIET.release(fields(2, "parts"), 3, 3.0, QUIET.init(torch.zeros(2)), generator(0))
     with pytest.raises(Refused, match="'stats'"):
@@ -318,18 +318,18 @@ class Mine:
 
 
 @pytest.mark.parametrize("sampler", [Weighted(3), Mine()], ids=repr)
-def test_samplers_without_an_accountant(sampler):
+def test_samplers_without_an_accountant_are_refused(sampler):
     with pytest.raises(Refused, match="no accountant for"):
         Privacy(1.0).epsilon(sampler, 10, 1)
 
 
-def test_one_client_cannot_hide():
-    with pytest.raises(Refused, match="nobody"):
+def test_one_client_is_refused():
+    with pytest.raises(Refused, match="no others to hide among"):
         Privacy(1.0).epsilon(Uniform(1), 1, 1)
 
 
-def test_cohorts_that_would_often_be_empty():
-    with pytest.raises(Refused, match="empty rounds are drawn again"):
+def test_cohorts_that_are_often_empty_are_refused():
+    with pytest.raises(Refused, match="empty rounds, which are drawn again, are too likely"):
         Privacy(1.0).epsilon(Bernoulli(0.1), 20, 1)
 
 

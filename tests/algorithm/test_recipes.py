@@ -1,4 +1,4 @@
-"""Recipes: the table of compositions, and the rates they refuse."""
+"""Recipes: the table, and the arguments they refuse."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ANY_SIGN = {"f_star"}
 
 
 def numbers(rates):
-    """(recipe, argument) of everything that is a number: the rates, or the rest."""
+    """Return (recipe, argument) of all numeric arguments: the rates, or the others."""
     found = [(name, p) for name, make in RECIPES.items() for p in inspect.signature(make).parameters]
     return [(name, p) for name, p in found if p not in NO_NUMBERS and (p in RATES) == rates]
 
@@ -119,12 +119,12 @@ def test_a_misspelt_name_gets_the_nearest_one(typo, meant):
         getattr(fs.recipes, typo)
 
 
-def test_a_name_unlike_any_other_gets_the_list():
+def test_an_unknown_name_gets_the_list():
     with pytest.raises(fs.InvalidInput, match=r"expected one of: .*delta_sgd.*scaffold"):
         get("zzzzzz")
 
 
-def test_new_recipes_join_the_table():
+def test_new_recipes_are_added_to_the_table():
     @fs.recipes.recipe
     def doubled(lr: float = 0.1) -> fs.Algorithm:
         return fs.Algorithm(fs.Constant(lr), fs.Average(2.0), name="doubled")

@@ -1,4 +1,4 @@
-"""Who takes part: sizes, probabilities, preferences."""
+"""Client sampling: sizes, probabilities, weights."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def cohorts(chosen, rounds=2000, sizes=SIZES):
 
 
 @pytest.mark.parametrize("rule", [fs.Uniform(3), fs.Weighted(3)])
-def test_cohorts_have_the_size_asked_for_and_nobody_twice(rule):
+def test_cohorts_have_the_given_size_without_duplicates(rule):
     assert all(len(set(c)) == len(c) == 3 for c in cohorts(rule, 200))
 
 
-def test_uniform_prefers_nobody():
+def test_uniform_draws_all_clients_equally_often():
     count = Counter(i for c in cohorts(fs.Uniform(2)) for i in c)
     assert all(abs(count[i] / 2000 - 2 / 5) < 4.5 * (0.24 / 2000) ** 0.5 for i in range(5))
 
@@ -36,13 +36,13 @@ def test_weighted_draws_the_first_in_proportion_to_the_samples():
     assert abs(count[4] / 2000 - p) < 4.5 * (p * (1 - p) / 2000) ** 0.5
 
 
-def test_bernoulli_takes_each_with_its_probability():
+def test_bernoulli_draws_each_client_with_its_probability():
     drawn = cohorts(fs.Bernoulli(0.3), sizes=[1] * 20)
     share = sum(map(len, drawn)) / (20 * len(drawn))
     assert abs(share - 0.3) < 4.5 * (0.21 / (20 * len(drawn))) ** 0.5  # empty rounds, 0.08 %, hardly count
 
 
-def test_bernoulli_leaves_no_round_empty():
+def test_bernoulli_never_draws_an_empty_cohort():
     assert min(map(len, cohorts(fs.Bernoulli(0.05), 500))) == 1
 
 
@@ -53,12 +53,12 @@ def test_sizes_may_be_any_kind_of_sequence(rule):
 
 
 @pytest.mark.parametrize("rule", [fs.Uniform(2), fs.Weighted(2), fs.Bernoulli(0.4)])
-def test_a_source_that_was_used_draws_anew(rule):
+def test_a_used_generator_draws_another_cohort(rule):
     source = torch.Generator().manual_seed(0)
     assert len({tuple(sorted(rule.draw(SIZES, source))) for _ in range(20)}) > 3
 
 
-def test_uniform_does_not_walk_the_federation():
+def test_uniform_takes_constant_time():
     class Counted(list):
         def __iter__(self):
             raise AssertionError("walked")
@@ -77,21 +77,21 @@ def test_cohorts_follow_the_seed_and_change_from_round_to_round(rule):
 @pytest.mark.parametrize(
     ("cohort", "size"), [(None, 5), (1, 1), (5, 5), (0.4, 2), (1.0, 5), (0.01, 1), (fs.Uniform(3), 3)]
 )
-def test_what_a_user_writes(cohort, size):
+def test_cohort_arguments_are_converted(cohort, size):
     assert len(sampler(cohort, 5).draw(SIZES, torch.Generator())) == size
 
 
-def test_everybody_takes_part_in_order():
+def test_all_clients_take_part_in_order():
     assert sampler(None, 5).draw(SIZES, torch.Generator()) == [0, 1, 2, 3, 4]
 
 
-def test_whole_numbers_of_numpy_count():
+def test_numpy_integers_are_accepted():
     assert len(sampler(np.int64(3), 5).draw(SIZES, torch.Generator())) == 3
 
 
 @pytest.mark.parametrize(
     "cohort", [0, -1, 6, 1.5, 0.0, -0.5, float("nan"), True, "3", fs.Uniform(6), fs.Weighted(0), fs.Bernoulli(0.0)]
 )
-def test_impossible_cohorts_are_refused(cohort):
+def test_invalid_cohorts_are_refused(cohort):
     with pytest.raises(fs.InvalidInput, match=r"cohort=|Bernoulli: p="):
         sampler(cohort, 5)

@@ -8,7 +8,7 @@ import torch
 from sklearn import metrics as sklearn
 
 from fedstride import InvalidInput
-from fedstride.core import metrics
+from fedstride.core import metrics, scores
 
 torch.manual_seed(0)
 LOGITS, LABELS = torch.randn(300, 4), torch.randint(0, 4, (300,))
@@ -28,9 +28,9 @@ REAL = torch.randn(50, 1)
     ],
 )
 def test_several_classes_as_scikit_learn_says(name, expected):
-    assert metrics.METRICS[name](LOGITS, LABELS) == pytest.approx(expected(LABELS, LOGITS.argmax(1)), abs=1e-12)
+    assert scores.METRICS[name](LOGITS, LABELS) == pytest.approx(expected(LABELS, LOGITS.argmax(1)), abs=1e-12)
     few = LABELS.clamp(max=2)  # class 3 is predicted and never there
-    assert metrics.METRICS[name](LOGITS, few) == pytest.approx(expected(few, LOGITS.argmax(1)), abs=1e-12)
+    assert scores.METRICS[name](LOGITS, few) == pytest.approx(expected(few, LOGITS.argmax(1)), abs=1e-12)
 
 
 @pytest.mark.parametrize("name", ["f1", "precision", "recall"])
@@ -38,7 +38,7 @@ def test_several_classes_as_scikit_learn_says(name, expected):
 def test_one_output_is_a_binary_classifier(name, negative):
     targets = torch.where(BINARY == 1, 1, negative)
     expected = getattr(sklearn, f"{name}_score")(BINARY, SCORES[:, 0] > 0)
-    assert metrics.METRICS[name](SCORES, targets) == pytest.approx(expected, abs=1e-12)
+    assert scores.METRICS[name](SCORES, targets) == pytest.approx(expected, abs=1e-12)
 
 
 def test_auc():
@@ -82,9 +82,9 @@ class Counter:
 
 
 def test_objects_that_accumulate_start_anew():
-    found = metrics.resolve({"count": Counter(), "f1": metrics.f1, "also": "f1"})
+    found = scores.resolve({"count": Counter(), "f1": metrics.f1, "also": "f1"})
     for _ in range(2):
-        values = metrics.computed(found, LOGITS, LABELS)
+        values = scores.computed(found, LOGITS, LABELS)
         assert values["count"] == 300
     assert values["f1"] == values["also"]
 
@@ -101,10 +101,10 @@ def test_objects_that_accumulate_start_anew():
 )
 def test_what_is_not_a_metric(given, message):
     with pytest.raises(InvalidInput, match=message):
-        metrics.resolve(given)
+        scores.resolve(given)
 
 
 @pytest.mark.parametrize("value", [lambda o, t: None, lambda o, t: o, lambda o, t: 1 / 0, lambda o: 1.0])
 def test_a_metric_that_fails_is_named(value):
     with pytest.raises(InvalidInput, match=r"metrics\['own'\]: "):
-        metrics.computed({"own": value}, LOGITS, LABELS)
+        scores.computed({"own": value}, LOGITS, LABELS)

@@ -516,7 +516,7 @@ def test_damaged_sums_do_not_count():
 
 def test_too_few_answers_end_the_run_before_the_first_round():
     with pytest.raises(
-        fs.TooFew, match=r"normalise=True: 0 of 5 clients.*no answer: 5.*quorum=0.5 asks for 3"
+        fs.TooFew, match=r"normalise=True: 0 of 5 clients.*no answer: 5.*quorum=0.5 requires 3"
     ) as caught:
         learn(engine=Faulty(dropout=1.0))
     assert caught.value.round == 0

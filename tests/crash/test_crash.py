@@ -93,7 +93,7 @@ def write_elsewhere():
     ("mistake", "moment", "found"),
     [
         (write_in_place, (CHECKPOINT, 0.7), "not readable"),
-        (reuse_slots_at_once, (SLOT, 0.95), "what client . remembers is damaged"),
+        (reuse_slots_at_once, (SLOT, 0.95), "the memory of client . is damaged"),
         (name_before_flushing, (CHECKPOINT, 1.0), "got its name before"),
         (forget_clients, ("after replace", 0.7), "bits of x differ"),
         (write_elsewhere, (CHECKPOINT, 1.0), "outside of the run's folder"),

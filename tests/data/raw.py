@@ -1,4 +1,4 @@
-"""Tiny raw files, written as their formats say."""
+"""Tiny raw files in the formats of the data sources."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def chunk(kind: bytes, body: bytes) -> bytes:
 
 
 def png(pixels, filters, depth=8, colour=None, interlaced=0, pieces=2) -> bytes:
-    """uint8 [height, width, channels]; line i is filtered by filters[i], byte by byte as the standard writes it."""
+    """Encode uint8 [height, width, channels]; line i is filtered by filters[i], byte by byte as in the standard."""
     height, width, channels = pixels.shape
     values, lines = pixels.reshape(height, -1).astype(int), b""
     for y, kind in enumerate(filters):

@@ -1,4 +1,4 @@
-"""Any torch Dataset as a table."""
+"""Conversion of torch Datasets to tables."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_regression_keeps_its_targets():
         fs.data.from_datasets(pair, pair)
 
 
-def test_a_table_checks_itself():
+def test_invalid_tables_are_refused():
     X, y = torch.zeros(3, 1), torch.tensor([0, 1, 2])
     for arguments, message in [
         (((X, y[:2]), (X, y), 3), "train has 3 inputs but 2 targets"),

@@ -1,4 +1,4 @@
-"""Federations: what can be a client, and what cannot."""
+"""Federations: valid and invalid clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.problems import classification, learn, same_bits
 
 
 class Numpy(Dataset):
-    """A map-style data set whose items are numpy arrays and whole numbers."""
+    """A map-style data set whose items are numpy arrays and integers."""
 
     def __init__(self, inputs, targets):
         self.inputs, self.targets = inputs.numpy(), targets.numpy()
@@ -84,7 +84,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_data_is_refused_by_name(case):
+def test_invalid_data_is_refused_with_the_client(case):
     clients, message = BAD[case]
     with pytest.raises(fs.InvalidInput, match=message):
         fs.data.Federation(clients)
@@ -101,7 +101,7 @@ def test_the_first_sample_that_is_not_finite_is_named(part, value):
 
 @pytest.mark.parametrize("block", [1, 2**7, 2**20])
 @pytest.mark.parametrize("culprit", [0, 49, 50, 99])
-def test_whoever_is_looked_at_together_the_culprit_is_named(culprit, block, monkeypatch):
+def test_the_invalid_client_is_named_whatever_the_block(culprit, block, monkeypatch):
     monkeypatch.setattr("fedstride.data.federation.BLOCK", block)
     pairs = classification([1 + i % 7 for i in range(100)])
     fs.data.Federation(pairs)
@@ -110,7 +110,7 @@ def test_whoever_is_looked_at_together_the_culprit_is_named(culprit, block, monk
         fs.data.Federation(pairs)
 
 
-def test_every_client_is_looked_at_once(monkeypatch):
+def test_every_client_is_checked_once(monkeypatch):
     monkeypatch.setattr("fedstride.data.federation.BLOCK", 64)
     seen = []
     fs.data.Federation(PAIRS).checked(lambda name, inputs, targets: seen.append(inputs))
@@ -119,7 +119,7 @@ def test_every_client_is_looked_at_once(monkeypatch):
 
 
 def loaded(sizes=(6, 9, 5, 8), pairs=PAIRS):
-    """A lazy federation, and the list of those who were loaded."""
+    """Return a lazy federation, and the list of loaded clients."""
     calls = []
 
     def load(i):
@@ -129,7 +129,7 @@ def loaded(sizes=(6, 9, 5, 8), pairs=PAIRS):
     return fs.data.Lazy(sizes, load), calls
 
 
-def test_nobody_is_loaded_before_he_is_touched():
+def test_clients_are_loaded_on_first_use():
     federation, calls = loaded()
     assert (len(federation), calls) == (4, [])
     assert torch.equal(federation[2].take()[0], PAIRS[2][0])
@@ -145,12 +145,12 @@ def test_sizes_may_be_an_array(sizes):
 
 
 @pytest.mark.parametrize("sizes", [[], None, 4, [6, 9, 5.0, 8], [6, 0, 5, 8], [6, -1, 5, 8], "6958"])
-def test_impossible_sizes_are_refused(sizes):
+def test_invalid_sizes_are_refused(sizes):
     with pytest.raises(fs.InvalidInput, match=r"sizes(\[1\])?=.* is invalid"):
         fs.data.Lazy(sizes, PAIRS.__getitem__)
 
 
-def test_what_cannot_load_is_refused():
+def test_a_loader_that_is_not_callable_is_refused():
     with pytest.raises(fs.InvalidInput, match=r"load=\[\] is invalid"):
         fs.data.Lazy([6, 9], [])
 
@@ -159,20 +159,20 @@ LOADED = {case: given for case, given in BAD.items() if isinstance(given[0], lis
 
 
 @pytest.mark.parametrize("case", LOADED)
-def test_bad_data_is_refused_as_it_is_loaded(case):
+def test_invalid_data_is_refused_when_loaded(case):
     pairs, message = LOADED[case]
     federation = fs.data.Lazy([len(X)] * len(pairs), pairs.__getitem__)
     with pytest.raises(fs.InvalidInput, match=message):
         federation[len(pairs) - 1]
 
 
-def test_what_is_loaded_must_have_the_size_that_was_promised():
+def test_loaded_clients_must_have_the_declared_size():
     federation, _ = loaded(sizes=(6, 9, 4, 8))
     with pytest.raises(fs.InvalidInput, match=r"clients\[2\]: load returned 5 samples; expected 4, as in sizes\[2\]"):
         federation[2]
 
 
-def test_a_check_is_asked_for_whom_it_is_loaded():
+def test_checks_apply_to_each_loaded_client():
     def refuse(name, inputs, targets):
         raise fs.InvalidInput(f"{name}: no")
 
@@ -183,7 +183,7 @@ def test_a_check_is_asked_for_whom_it_is_loaded():
     assert len(federation[3]) == 8
 
 
-def test_an_error_of_the_loader_says_for_whom():
+def test_an_error_in_the_loader_names_the_client():
     with pytest.raises(IndexError) as caught:
         loaded(sizes=(6, 9, 5, 8, 7))[0][4]
     assert "clients[4]" in "".join(caught.value.__notes__)

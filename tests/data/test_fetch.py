@@ -1,4 +1,4 @@
-"""Getting files: from folders and through clients, and every way in which that fails."""
+"""Raw files from folders and package clients (npm, pip, apt), and all failures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ posix = pytest.mark.skipif(os.name != "posix", reason="the stand-ins for clients
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """An empty cache, no clients, and a source of four images."""
+    """Set up an empty cache, no package clients, and a source of four images."""
     monkeypatch.setenv("FEDSTRIDE_DATA", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     prepare = convert.from_idx(raw.sha256(FILES), PACKAGE, "The tiny project has them.")
@@ -51,7 +51,7 @@ def fill(folder, files=FILES):
 
 
 def client(home, script, name="npm"):
-    """A stand-in for a client, which runs where the archive should be left."""
+    """Install a fake package client, which runs in the download folder."""
     program = home / "bin" / name
     program.parent.mkdir(exist_ok=True)
     program.write_text(f"#!/bin/sh\n{script}\n")
@@ -67,13 +67,13 @@ def is_tiny(table):
 
 
 def left(home):
-    """What is in the cache folder, hidden files too."""
+    """List the cache folder, with hidden files."""
     return sorted(p.name for p in (home / "cache").iterdir()) if (home / "cache").exists() else []
 
 
 @pytest.mark.parametrize("suffix, pack", [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress)])
 @pytest.mark.parametrize("inner", [".", "raw"])
-def test_from_a_folder(home, suffix, pack, inner):
+def test_files_are_read_from_a_folder(home, suffix, pack, inner):
     fill(home / "mine" / inner, {name + suffix: pack(body) for name, body in FILES.items()})
     assert is_tiny(fs.data.load("tiny", folder=home / "mine"))
     assert left(home) == ["tiny.safetensors"]
@@ -81,12 +81,12 @@ def test_from_a_folder(home, suffix, pack, inner):
     assert is_tiny(fs.data.load("tiny"))  # now from the cache
 
 
-def test_from_a_folder_with_the_archive(home):
+def test_an_archive_is_read_from_a_folder(home):
     fill(home / "mine", {"tiny-data-1.0.0.tgz": raw.tar({"readme": b"", **FILES})})
     assert is_tiny(fs.data.load("tiny", folder=home / "mine"))
 
 
-def test_files_of_the_same_name_with_another_content_are_passed_over(home):
+def test_files_with_the_same_name_but_other_content_are_skipped(home):
     fill(home / "mine" / "a", {name: body[::-1] for name, body in FILES.items()})
     fill(home / "mine" / "b")
     assert is_tiny(fs.data.load("tiny", folder=home / "mine"))
@@ -98,7 +98,7 @@ def test_raw_files_in_the_cache_folder_are_found(home):
 
 
 @posix
-def test_through_the_client(home):
+def test_files_are_downloaded_by_the_client(home):
     fill(home / "there", {"t.tgz": raw.tar(FILES)})
     client(
         home, f'test "$*" = "pack --ignore-scripts tiny-data@1.0.0" && /bin/cp {home}/there/t.tgz tiny-data-1.0.0.tgz'
@@ -156,7 +156,7 @@ def test_a_wheel_and_a_converted_archive(home):
 HOW = r"Put train-images-idx3-ubyte, .* into a folder, and pass it as folder=.*The tiny project has them"
 
 
-def test_without_the_client(home):
+def test_a_missing_client_is_reported(home):
     with pytest.raises(fs.InvalidInput, match=f"tiny: npm is not installed. {HOW}"):
         fs.data.load("tiny")
     assert left(home) == []
@@ -172,14 +172,14 @@ def test_without_the_client(home):
     ],
     ids=["fails", "brings nothing", "brings no archive"],
 )
-def test_a_client_that_fails(home, script, message):
+def test_a_failing_client_is_reported(home, script, message):
     client(home, script)
     with pytest.raises(fs.InvalidInput, match=message):
         fs.data.load("tiny")
     assert left(home) == []
 
 
-def test_pip_that_fails(home):
+def test_a_failing_pip_is_reported(home):
     package = fetch.Pip("no-such-thing-at-all==0", "no-such*.whl", "0" * 64, ("--no-index",))
     with pytest.raises(fs.InvalidInput, match=r"pip failed: .*no-such-thing-at-all.* Put a .* Ask\."):
         fetch.collect({"a": ""}, package, None, "Ask.", lambda what: None)
@@ -225,7 +225,7 @@ def test_a_file_of_another_shape_is_refused(home, monkeypatch):
     assert left(home) == []
 
 
-def test_a_damaged_cache_is_told_and_made_again(home):
+def test_a_damaged_cache_is_rebuilt_with_a_warning(home):
     fs.data.get("tiny", fill(home / "mine"))
     path = cache.path("tiny")
     whole = path.read_bytes()
@@ -247,7 +247,7 @@ def test_a_cache_with_other_counts_is_refused(home):
         fs.data.load("tiny")
 
 
-def test_a_write_that_fails_leaves_what_was_there(home, monkeypatch):
+def test_a_failed_write_keeps_the_old_cache(home, monkeypatch):
     fs.data.get("tiny", fill(home / "mine"))
     before = cache.path("tiny").read_bytes()
 
@@ -263,7 +263,7 @@ def test_a_write_that_fails_leaves_what_was_there(home, monkeypatch):
     assert cache.path("tiny").read_bytes() == before
 
 
-def test_an_interrupt_leaves_nothing(home, monkeypatch):
+def test_an_interrupted_download_leaves_no_files(home, monkeypatch):
     def interrupt(tensors, path):
         path.write_bytes(b"half")
         raise KeyboardInterrupt
@@ -274,7 +274,7 @@ def test_an_interrupt_leaves_nothing(home, monkeypatch):
     assert left(home) == []
 
 
-def test_what_a_killed_process_left_is_removed(home):
+def test_leftovers_of_a_killed_process_are_removed(home):
     (home / "cache").mkdir()
     old, new = (home / "cache" / f".tiny-{k}.part" for k in "ab")
     for path in (old, new):
@@ -284,7 +284,7 @@ def test_what_a_killed_process_left_is_removed(home):
     assert left(home) == [".tiny-b.part", "tiny.safetensors"]  # the new one may still be written
 
 
-def test_a_cache_that_cannot_be_made(home, monkeypatch):
+def test_a_cache_folder_that_cannot_be_created_is_reported(home, monkeypatch):
     (home / "file").write_bytes(b"")
     monkeypatch.setenv("FEDSTRIDE_DATA", str(home / "file" / "cache"))
     with pytest.raises(fs.InvalidInput, match=r"cannot be written .*FEDSTRIDE_DATA"):
@@ -312,7 +312,7 @@ def test_the_cache_folder_of_each_platform(home, monkeypatch, platform, variable
     assert cache.folder() == home / expected
 
 
-def test_a_cache_of_other_numbers_is_refused(home):
+def test_a_cache_with_another_dtype_is_refused(home):
     made = sources.tensors("tiny", fill(home / "mine"))
     cache.write("tiny", {**made, "test_labels": made["test_labels"].float()})
     with pytest.raises(fs.InvalidInput, match=r"contains torch.float32; expected integers"):

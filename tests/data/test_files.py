@@ -1,4 +1,4 @@
-"""The user's own files: LIBSVM, CSV, Parquet, LEAF."""
+"""Readers of the user's files: LIBSVM, CSV, Parquet, LEAF."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write(tmp_path):
 
 
 def rows(table):
-    """All samples with their labels, sorted: what no split may change."""
+    """Return all samples with their labels, sorted, which no split may change."""
     return sorted((x.tolist(), y) for X, t in (table.train, table.test) for x, y in zip(X, t.tolist(), strict=True))
 
 
@@ -79,7 +79,7 @@ def test_csv_with_a_client_column(write):
     assert "cat, dog" in table.about
 
 
-def test_clients_that_are_numbers_keep_their_order(write):
+def test_numeric_clients_keep_their_order(write):
     table = fs.data.load(
         write("d.csv", "c,x,label\n10,1,0\n2,2,1\n10,3,0\n"), client="c", test=write("t.csv", "x,label\n1,0\n")
     )
@@ -102,7 +102,7 @@ def test_csv_packed_with_chosen_features_and_a_folder(write, tmp_path):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pyarrow") is not None, reason="pyarrow is installed")
-def test_parquet_without_pyarrow_says_what_to_install(write):
+def test_parquet_without_pyarrow_reports_what_to_install(write):
     with pytest.raises(fs.InvalidInput, match="pip install pyarrow"):
         fs.data.load(write("d.parquet", b"PAR1"))
 
@@ -210,7 +210,7 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize("case", BAD_FILES)
-def test_bad_files_are_refused_by_name(write, tmp_path, case):
+def test_invalid_files_are_refused_with_their_name(write, tmp_path, case):
     given, options, message = BAD_FILES[case]
     options = dict(options)
     path = given if isinstance(given, str) else write(*given)

@@ -1,4 +1,4 @@
-"""Packed files: what is in them, and no more than can be meant."""
+"""Compressed files: their content, and limits against decompression bombs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def small(monkeypatch):
 
 
 @pytest.mark.parametrize("ending", ["", ".txt", *PACKERS])
-def test_what_is_in_a_file(ending, tmp_path):
+def test_compressed_files_are_read(ending, tmp_path):
     path, content = tmp_path / f"a{ending}", bytes(range(256)) * 8
     path.write_bytes(PACKERS.get(ending, bytes)(content))
     with packed.opened(path) as file:
@@ -40,7 +40,7 @@ def test_what_is_in_a_file(ending, tmp_path):
 
 
 @pytest.mark.parametrize("ending", PACKERS)
-def test_a_little_that_becomes_a_lot_is_refused(ending, tmp_path):
+def test_decompression_bombs_are_refused(ending, tmp_path):
     path = tmp_path / f"d.csv{ending}"
     path.write_bytes(PACKERS[ending](b"x,label\n" + b"1,0\n" * 2**16))
     with pytest.raises(fs.InvalidInput, match=r"d.csv.*: not a readable table \(.*100 times its size"):
@@ -58,13 +58,13 @@ def test_a_little_that_becomes_a_lot_is_refused(ending, tmp_path):
     ],
     ids=["first", "second"],
 )
-def test_a_part_of_an_archive_has_a_bound(package, content, tmp_path):
+def test_archive_members_have_a_size_limit(package, content, tmp_path):
     (tmp_path / package.archive).write_bytes(content)
     with pytest.raises(fs.InvalidInput, match="it contains a file of 2000 bytes"):
         fetch.collect({"a": ""}, package, tmp_path, "", lambda what: None)
 
 
-def test_an_archive_of_several_files_is_no_table(tmp_path):
+def test_an_archive_with_several_files_is_refused(tmp_path):
     (tmp_path / "d.csv.zip").write_bytes(zipped(b"x,label\n1,0\n", ("a", "b")))
     with pytest.raises(fs.InvalidInput, match="it contains 2 files; expected one"):
         fs.data.load(tmp_path / "d.csv.zip")

@@ -1,4 +1,4 @@
-"""Partitions: exact, seeded, and of the law that their papers state."""
+"""Partitions: exact, seeded, and distributed as in their papers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ partition = fs.data.partition
 
 @st.composite
 def problems(draw, classes=5, each=1):
-    """Labels (a class may be missing), how many clients with at least `each` samples on average, and a seed."""
+    """Draw labels (a class may be missing), a number of clients with at least `each` samples on average, and a seed."""
     labels = torch.tensor(draw(st.lists(st.integers(0, classes - 1), min_size=each, max_size=60)))
     return labels, draw(st.integers(1, len(labels) // each)), draw(st.integers(0, 2**40))
 
@@ -37,7 +37,7 @@ def sizes(parts):
 
 
 @given(problems())
-def test_iid_deals_out_everything_evenly(problem):
+def test_iid_assigns_all_samples_evenly(problem):
     labels, clients, seed = problem
     parts = partition.iid(labels, clients, seed)
     assert len(parts) == clients
@@ -46,7 +46,7 @@ def test_iid_deals_out_everything_evenly(problem):
 
 
 @given(problems(), st.sampled_from([1e-6, 0.01, 0.1, 1.0, 100.0, 1e6]))
-def test_dirichlet_gives_each_client_its_number_and_doubles_nothing(problem, alpha):
+def test_dirichlet_gives_each_client_its_size_without_duplicates(problem, alpha):
     labels, clients, seed = problem
     parts = partition.dirichlet(labels, clients, seed, alpha)
     assert sizes(parts) == [len(labels) // clients] * clients
@@ -75,7 +75,7 @@ def test_the_mix_of_dirichlet_has_concentration_alpha_times_the_prior(alpha):
 
 
 def law_of_counts(left, p, size):
-    """The law of a client's counts when samples are drawn one by one and an empty class leaves the mix."""
+    """Return the distribution of a client's counts if samples are drawn one by one and empty classes leave the mix."""
 
     @functools.cache
     def law(taken, size):
@@ -93,7 +93,7 @@ def law_of_counts(left, p, size):
     return law((0,) * len(left), size)
 
 
-def test_a_class_that_runs_out_leaves_the_mix_as_if_samples_were_drawn_one_by_one():
+def test_exhausted_classes_leave_the_mix_as_in_sequential_sampling():
     labels = torch.tensor([0, 1, 1, 2, 2, 2, 2, 2])
     law = law_of_counts((1, 2, 5), (1 / 8, 2 / 8, 5 / 8), 5)
     draws = 3000
@@ -105,13 +105,13 @@ def test_a_class_that_runs_out_leaves_the_mix_as_if_samples_were_drawn_one_by_on
         assert seen[counts] / draws == pytest.approx(chance, abs=4 * (chance * (1 - chance) / draws) ** 0.5)
 
 
-def test_dirichlet_uses_everything_when_asked_for_everything():
+def test_dirichlet_can_use_all_samples():
     labels = torch.arange(3).repeat(20)
     assert covers(partition.dirichlet(labels, 6, 0, 0.01), 60)
 
 
 @given(problems(each=8), st.sampled_from([0.5, 1.0, 100.0]), st.integers(1, 2))
-def test_dirichlet_split_loses_nothing_and_keeps_the_minimum(problem, alpha, least):
+def test_dirichlet_split_uses_all_samples_and_keeps_the_minimum(problem, alpha, least):
     labels, clients, seed = problem
     parts = partition.dirichlet_split(labels, clients, seed, alpha, least)
     assert len(parts) == clients
@@ -127,7 +127,7 @@ def test_dirichlet_split_shares_each_class_by_a_draw_over_the_clients():
 
 
 @given(st.data(), problems())
-def test_pathological_gives_exactly_k_classes_and_loses_nothing(data, problem):
+def test_pathological_gives_exactly_k_classes_and_uses_all_samples(data, problem):
     labels, clients, seed = problem
     present, counts = labels.unique(return_counts=True)
     k = data.draw(st.integers(1, len(present)))
@@ -144,7 +144,7 @@ def test_pathological_gives_exactly_k_classes_and_loses_nothing(data, problem):
 
 
 @given(st.data(), problems())
-def test_shards_lose_nothing(data, problem):
+def test_shards_use_all_samples(data, problem):
     labels, clients, seed = problem
     each = data.draw(st.integers(1, len(labels) // clients))
     parts = partition.shards(labels, clients, seed, each)
@@ -198,7 +198,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("scheme", CALLS)
-def test_the_seed_decides_and_nothing_else(scheme):
+def test_partitions_depend_only_on_the_seed(scheme):
     def make(seed):
         return partition.SCHEMES[scheme](LABELS, 10, seed, **CALLS[scheme])
 
@@ -255,21 +255,21 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_cannot_be_made_is_refused(case):
+def test_impossible_partitions_are_refused(case):
     scheme, changes, message = BAD[case]
     given = {"labels": LABELS, "clients": 10, "seed": 0, **CALLS[scheme], **changes}
     with pytest.raises(fs.InvalidInput, match=message):
         partition.SCHEMES[scheme](**given)
 
 
-def test_natural_refuses_what_is_not_there():
+def test_natural_refuses_missing_groups():
     with pytest.raises(fs.InvalidInput, match="no groups"):
         partition.natural(None)
     with pytest.raises(fs.InvalidInput, match="clients=3, but the data has 2 groups"):
         partition.natural(torch.tensor([0, 1, 0]), clients=3)
 
 
-def test_federate_takes_the_parts():
+def test_federate_uses_the_given_parts():
     table = fs.data.load("digits")
     parts = partition.shards(table.train[1], 20, 0)
     federation = fs.data.federate(table, parts)
@@ -282,6 +282,6 @@ def test_federate_takes_the_parts():
 @pytest.mark.parametrize(
     "part", [torch.tensor([0, 1437]), torch.tensor([-1]), torch.tensor([[0]]), torch.tensor([0.5])]
 )
-def test_federate_refuses_what_is_no_index(part):
+def test_federate_refuses_invalid_indices(part):
     with pytest.raises(fs.InvalidInput, match=r"parts\[1\]: expected .* 0 to 1436"):
         fs.data.federate(fs.data.load("digits"), [torch.tensor([0]), part])

@@ -1,4 +1,4 @@
-"""PNG: every filter, and what is not PNG."""
+"""PNG: every filter, and invalid files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("side", [7, 2**31, 2**32 - 1])
-def test_a_head_that_declares_more_than_there_is_is_refused(side):
+def test_a_header_that_declares_too_much_is_refused(side):
     head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
     start = len(png.SIGNATURE)
     data = GOOD[:start] + raw.chunk(b"IHDR", head) + GOOD[start + 25 :]
@@ -52,7 +52,7 @@ def test_a_head_that_declares_more_than_there_is_is_refused(side):
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_is_no_png_is_refused(case):
+def test_invalid_png_files_are_refused(case):
     data, message = BAD[case]
     with pytest.raises(fs.InvalidInput, match=message):
         png.decode(data, "pic.png")

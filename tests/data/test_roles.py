@@ -1,4 +1,4 @@
-"""Shakespeare by role: who says what, and the windows."""
+"""Shakespeare by role: speeches and windows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ and more.
 
 
 @pytest.mark.parametrize("mark", [".", ""], ids=["labels with a stop", "bare labels"])
-def test_what_each_role_says(mark):
+def test_speeches_are_assigned_to_roles(mark):
     play = PLAY.format(first="HAM" + mark, second="Second Clown." if mark else "SECOND CLOWN")
     filler = f"\n\nEXTRA{mark}\na line, no more\n" * 51  # labels enough to see how this play writes them
     assert roles.speeches((play + filler).replace("\n", "\r\n")) == {
@@ -52,7 +52,7 @@ def test_what_each_role_says(mark):
     }
 
 
-def test_plays_of_the_archive_and_nothing_else():
+def test_only_plays_of_the_archive_are_read():
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as tar:
         text = b"ACT I\n\nHAM\nTo be.\n\nOF ELIA\nOr not.\n\nHAM\nThat."
@@ -66,7 +66,7 @@ def test_plays_of_the_archive_and_nothing_else():
     assert list(found)[:2] == ["A___HAM", "A___OF_ELIA"]
 
 
-def test_roles_of_one_speech_are_left_out():
+def test_roles_with_one_speech_are_left_out():
     made = roles.encode(json.dumps({"a": "xy\nx", "b": "alone", "c": "z\nz"}).encode())
     assert made["lengths"].tolist() == [4, 3]
     assert "".join(map(chr, made["alphabet"].tolist())) == "\nxyz"
@@ -74,13 +74,13 @@ def test_roles_of_one_speech_are_left_out():
 
 
 @pytest.mark.parametrize("text", [b"", b"3", b"\xff", b'{"a": 3}', b'{"a": ["\\n"]}', b"[" * 100000, b'{"a": "alone"}'])
-def test_what_is_no_json_of_roles_is_refused(text):
+def test_invalid_json_of_roles_is_refused(text):
     with pytest.raises(fs.InvalidInput, match="the roles"):
         roles.encode(text)
 
 
 @pytest.mark.parametrize("lengths", [[-1, 501], [499], [100, 400, 1]])
-def test_roles_that_do_not_add_up_are_refused(lengths):
+def test_inconsistent_role_lengths_are_refused(lengths):
     with pytest.raises(fs.InvalidInput, match=r"shakespeare: its roles have .* damaged"):
         roles.windows(torch.zeros(500, dtype=torch.uint8), torch.tensor(lengths), 1)
 
@@ -92,7 +92,7 @@ def test_characters_beyond_the_alphabet_are_refused():
 
 
 @pytest.mark.parametrize("stride", [1, 7, 80])
-def test_windows_stay_within_a_role_and_on_their_side_of_the_cut(stride):
+def test_windows_do_not_cross_roles_or_the_split(stride):
     lengths = [500, 100, 101, 102]  # 400 + 100, 80 (too short), 80 (too short), 81 + 21 characters
     codes = torch.arange(sum(lengths))
     (X, y, owners), (Z, z) = roles.windows(codes, torch.tensor(lengths), stride)
@@ -106,7 +106,7 @@ def test_windows_stay_within_a_role_and_on_their_side_of_the_cut(stride):
         assert inputs.dtype == following.dtype == torch.int64
 
 
-def test_a_stride_that_is_none_is_refused():
+def test_an_invalid_stride_is_refused():
     made = {"codes": torch.zeros(500, dtype=torch.uint8), "lengths": torch.tensor([500])}
     for stride in (0, 1.5, True):
         with pytest.raises(fs.InvalidInput, match=f"stride={stride}"):

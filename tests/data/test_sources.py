@@ -1,4 +1,4 @@
-"""The named data sets: the embedded ones exactly, the fetched ones where the cache has them."""
+"""The named data sets: the embedded ones exactly, the others if the cache has them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def sorted_rows(array):
 
 
 def whole(table):
-    """Training and test samples with their labels, sorted: what no split may change."""
+    """Return training and test samples with their labels, sorted, which no split may change."""
     parts = [torch.cat([X.flatten(1).double(), y[:, None]], 1) for X, y in (table.train, table.test)]
     return sorted_rows(torch.cat(parts).numpy())
 
@@ -76,7 +76,7 @@ def is_there(name):
 
 
 @pytest.mark.parametrize("name", [*map(is_there, fs.data.SOURCES)])
-def test_a_source_is_what_it_says(name):
+def test_sources_match_their_description(name):
     source, table = fs.data.SOURCES[name], fs.data.load(name)
     (X, y), (Z, z) = table.train, table.test
     assert (len(X), len(Z), table.classes) == (source.train, source.test, source.classes)
@@ -138,7 +138,7 @@ def test_shakespeare_reads_as_text(name):
     assert table.train[1][0] == table.train[0][1, 70]
 
 
-def test_writers_in_another_order_than_mnist_are_refused(tmp_path, monkeypatch):
+def test_writers_that_do_not_match_mnist_are_refused(tmp_path, monkeypatch):
     rows = np.zeros((3, 8), np.int32)
     rows[:, 0], rows[:, 2] = [1, 2, 3], [70, 12, 70]
     files = {"qmnist-train-labels-idx2-int": raw.idx(rows)}

@@ -1,4 +1,4 @@
-"""A Flower grid without processes: messages travel as bytes to ClientApps in this one."""
+"""A Flower grid without processes: messages are passed as bytes to ClientApps in this process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # of the 
 
 
 class Grid:
-    """Nodes under numbers, each with a configuration of its own. What is pushed is worked on when it is pulled."""
+    """Nodes by number, each with its own configuration. A pushed message is executed when its reply is pulled."""
 
     def __init__(self, app: ClientApp, nodes: dict[int, dict[str, Any]]) -> None:
         self.app, self.nodes = app, nodes

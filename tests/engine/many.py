@@ -1,4 +1,4 @@
-"""Runs for many processes: torchrun starts this file, and every process writes down the bits that it got."""
+"""Runs on many processes: torchrun starts this file, and every process writes a digest of its result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Digests = dict[str, dict[str, str]]
 
 
 def every_algorithm() -> dict[str, Scenario]:
-    """Each once, with what it allows: cohorts of some, faults, BatchNorm, memories on disk."""
+    """Return one run per algorithm, with the options it allows: cohorts, faults, BatchNorm, memory on disk."""
     random = Random(7)
     return {name: replace(draw(name, random), rounds=5) for name in ALGORITHMS}
 
@@ -44,12 +44,12 @@ def digests(scenarios: dict[str, Scenario], engine: Callable[[Local], Engine], f
 
 
 def here(scenarios: dict[str, Scenario]) -> Digests:
-    """The same without any other process."""
+    """Run the same without other processes."""
     return digests(scenarios, lambda local: local)
 
 
 def die_soon(journal: Path, kills: int) -> None:
-    """Every life of all processes but the last one ends with the sudden death of one of them, who is drawn, as is the moment."""
+    """Kill a random process at a random moment, in every start of the processes but the last."""
     life = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     random = Random(life)
     rank, seconds = random.randrange(int(os.environ["WORLD_SIZE"])), random.uniform(0.0, 1.0)

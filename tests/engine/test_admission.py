@@ -1,4 +1,4 @@
-"""The server's door: what counts, and what is left out for which reason."""
+"""Admission: which uploads are admitted, and the reasons for which others are left out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def upload(**more):
 CLIENTS = (7, 3, 9)
 
 
-def test_sound_rows_pass_as_they_are():
+def test_valid_rows_are_admitted_unchanged():
     sent = upload()
     found = admit(sent, CLIENTS, 5)
     assert found.rows == [0, 1, 2]
@@ -34,7 +34,7 @@ def test_lost_rows_are_left_out():
     assert found.metrics["train_loss"][:, 0].tolist() == [1.0, 3.0]
 
 
-def test_a_reply_takes_its_row():
+def test_a_reply_replaces_its_row():
     sent = upload()
     data = message(Upload({k: v + 1 for k, v in sent.fields.items()}, sent.metrics, {}, [0] * 3), 1, 3, 5)
     found = admit(upload(replies={1: [data]}), CLIENTS, 5)
@@ -61,7 +61,7 @@ REPLIES = {
 
 
 @pytest.mark.parametrize("reason", REPLIES)
-def test_a_reply_that_cannot_be_used_is_left_out(reason):
+def test_an_unusable_reply_is_left_out(reason):
     found = admit(upload(replies={1: REPLIES[reason]}), CLIENTS, 5, limit=100.0)
     assert (found.rows, found.lost) == ([0, 2], {3: reason})
 
@@ -75,7 +75,7 @@ def test_a_reply_that_cannot_be_used_is_left_out(reason):
         {"metrics_train_loss": None},
     ],
 )
-def test_fields_must_be_those_that_were_asked_for(bad):
+def test_fields_must_match_the_request(bad):
     assert admit(upload(replies={1: [changed(**bad)]}), CLIENTS, 5).lost == {3: "wrong shape"}
 
 
@@ -87,14 +87,14 @@ def test_the_first_usable_reply_counts():
 
 @pytest.mark.parametrize("name", ["update", "square"])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
-def test_a_client_may_say_that_it_is_finite_and_lie(name, value):
+def test_a_false_claim_to_be_finite_is_detected(name, value):
     sent = upload()
     sent.fields[name][2, 0] = value
     found = admit(sent, CLIENTS, 5)
     assert found.lost == {9: "not finite"}
 
 
-def test_an_honest_client_is_believed():
+def test_a_client_that_reports_a_non_finite_model_is_refused():
     sent = upload()
     sent.metrics["finite"][0] = False  # its model, of which the upload shows nothing
     assert admit(sent, CLIENTS, 5).lost == {7: "not finite"}

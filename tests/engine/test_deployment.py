@@ -1,4 +1,4 @@
-"""A real federation on this machine: SuperLink and three SuperNodes with TLS and keys, of which any may die."""
+"""A real federation on this machine: SuperLink and three SuperNodes with TLS and keys, any of which is killed."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from tests import kills
 pytestmark = pytest.mark.slow
 
 
-def test_a_federation_survives_its_server_and_its_nodes(tmp_path):
+def test_a_federation_survives_restarts_of_server_and_nodes(tmp_path):
     assert kills.federation(tmp_path, servers=1, nodes=1) <= 1e-10

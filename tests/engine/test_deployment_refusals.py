@@ -1,4 +1,4 @@
-"""Who is turned away by a real SuperLink: nodes that are not known, lines that are not encrypted, orders from elsewhere."""
+"""Refusals of a real SuperLink: unknown nodes, connections without TLS, and runs started from other machines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def it(tmp_path_factory):
 
 
 def refused(it: Deployment, *arguments: str | Path) -> str:
-    """What a SuperNode says that is not let in; it has to give up by itself."""
+    """Return the output of a SuperNode that is refused; it must exit by itself."""
     common = ["--superlink", f"127.0.0.1:{it.port}", "--port", str(free_port()), "--max-retries", "1"]
     process = it.launch("refused", [str(BIN / "flower-supernode"), *common, *map(str, arguments)])
     assert process.wait(timeout=120) != 0
@@ -84,7 +84,7 @@ def test_orders_from_another_machine(it, path):
     assert ask(it, path) != 403
 
 
-def test_a_node_whose_key_was_taken_back(it):
+def test_a_node_whose_key_was_unregistered(it):
     deploy.node(it.folder, 5)
     node = it.register(5)
     it.start("node-5")

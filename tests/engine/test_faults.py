@@ -1,4 +1,4 @@
-"""The injector of faults: what it says comes out, seeded by round, call and client, and nothing else changes."""
+"""Fault injection: faults are as configured, seeded by round, call and client, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ ALL = Faulty(**dict.fromkeys(DRAWN, 0.06), spread=1.0, deadline=1.5)
 
 
 def upload(clients, main="update"):
-    """Rows that only the client decides."""
+    """Return rows that depend only on the client."""
     W = torch.stack([torch.randn(D, generator=generator(c)) for c in clients])
     metrics = {"train_loss": W[:, :1], "finite": torch.ones(len(W), 1, dtype=torch.bool)}
     return Upload({"control": 2 * W, main: W, "square": sq(W)}, metrics, {"control": W}, [4 * D] * len(W))
 
 
 class Inner:
-    """Clients in chunks, whose exchange gives back (clients, upload) of each."""
+    """Clients in chunks; exchange() returns (clients, upload) of each chunk."""
 
     leads = True
 
@@ -70,7 +70,7 @@ def ask(clients, round=3, cohort=range(40), main="update", call=0):
 
 
 def outcome(answers):
-    """What came instead of each failing client's row."""
+    """Return what arrived in place of each failed client's row."""
     found = {}
     for clients, up in answers:
         found |= {clients[row]: why for row, why in up.lost.items()}
@@ -79,7 +79,7 @@ def outcome(answers):
 
 
 def content(data):
-    """Of a message, to the bit; its header may be written in any order."""
+    """Return the content of a message; the order of its header does not matter."""
     try:
         tensors, meta = unpack(data, "a reply")
     except Corrupt:
@@ -88,7 +88,7 @@ def content(data):
 
 
 def reply(kind, main="update", round=3):
-    """What a damaged answer of client 7 holds, and the genuine row."""
+    """Return the content of a damaged answer of client 7, and the original row."""
     ((_, up),) = ask(opened(Faulty(**{kind: 1.0})), round, [7], main)
     assert not up.lost
     return up.replies[0], upload([7], main)
@@ -100,7 +100,7 @@ def parts(data):
     return fields, {k.removeprefix("metrics/"): v for k, v in tensors.items() if k.startswith("metrics/")}, meta
 
 
-def test_every_fault_comes_as_often_as_asked_for():
+def test_faults_have_the_requested_frequencies():
     n = 8_000
     chances = {kind: 0.02 * (i + 1) for i, kind in enumerate(DRAWN)}
     late = 0.5 * math.erfc(math.log(1.5) / 0.5 / math.sqrt(2))  # P(exp(0.5 N) > 1.5)
@@ -112,25 +112,25 @@ def test_every_fault_comes_as_often_as_asked_for():
         assert abs(found[kind] - n * p) < 5 * math.sqrt(n * p * (1 - p)), kind
 
 
-def test_without_faults_everything_stays_as_it_is():
+def test_without_faults_uploads_are_unchanged():
     for clients, up in ask(opened(Faulty(spread=1.0, deadline=1e9))):
         assert not up.lost and not up.replies
         assert torch.equal(up.fields["update"], upload(clients).fields["update"])
 
 
-def test_chunks_change_no_fault():
+def test_faults_do_not_depend_on_chunks():
     one, some, whole = (outcome(ask(opened(ALL, chunk=c))) for c in (1, 7, 40))
     assert one == some == whole
     assert 10 < len(one) < 40
 
 
-def test_company_and_order_change_no_fault():
+def test_faults_do_not_depend_on_the_other_clients():
     found = outcome(ask(opened(ALL)))
     fewer = outcome(ask(opened(ALL), cohort=range(30, 10, -1)))
     assert fewer == {c: what for c, what in found.items() if 10 < c <= 30}
 
 
-def test_rounds_attempts_and_seeds_meet_other_faults():
+def test_faults_differ_by_round_attempt_and_seed():
     clients = opened(ALL)
     draws = [outcome(ask(clients, round, call=call)) for round, call in ((3, 0), (3, 1), (3, 2), (4, 0), (4, 1))]
     draws.append(outcome(ask(opened(replace(ALL, seed=1)))))
@@ -141,7 +141,7 @@ def test_rounds_attempts_and_seeds_meet_other_faults():
     ("faulty", "reason"),
     [(Faulty(dropout=1.0), "no answer"), (Faulty(crash=1.0), "crashed"), (Faulty(spread=1.0, deadline=1e-9), "late")],
 )
-def test_some_do_not_answer(faulty, reason):
+def test_absent_clients_have_a_reason(faulty, reason):
     ((_, up),) = ask(opened(faulty, chunk=3), cohort=[5, 2, 7])
     assert up.lost == {0: reason, 1: reason, 2: reason}
     assert not up.replies
@@ -162,7 +162,7 @@ def test_one_number_is_not_finite(kind, is_it, main):
     assert (meta["client"], meta["round"]) == (7, 3)
 
 
-def test_a_gradient_is_damaged_where_it_is_all_there_is():
+def test_a_gradient_is_damaged_if_there_is_no_update():
     work = Exchange(lambda *_: Upload({"gradient": torch.ones(1, D)}, {}, {}, [0]))
     ((_, up),) = ask(opened(Faulty(nan=1.0), {"updates": work}), cohort=[1])
     assert int(torch.isnan(parts(up.replies[0][0])[0]["gradient"]).sum()) == 1
@@ -186,7 +186,7 @@ def test_a_field_may_have_another_length():
     assert names == {"control", "update", "square"}
 
 
-def test_a_stale_answer_is_of_the_round_before():
+def test_a_stale_answer_has_the_previous_round_number():
     (data,), true = reply("stale")
     fields, metrics, meta = parts(data)
     assert meta["round"] == 2
@@ -194,7 +194,7 @@ def test_a_stale_answer_is_of_the_round_before():
     assert all(torch.equal(v, true.metrics[name][0]) for name, v in metrics.items())
 
 
-def test_a_duplicate_is_the_genuine_answer_twice():
+def test_a_duplicate_is_the_original_answer_twice():
     answers, true = reply("duplicate")
     assert [content(data) for data in answers] == [content(message(true, 0, 7, 3))] * 2
 
@@ -206,18 +206,18 @@ def flips(data):
         yield content(bytes(flipped))
 
 
-def test_a_corrupt_message_is_one_bit_from_the_genuine_one():
+def test_a_corrupt_message_differs_in_one_bit():
     (data,), true = reply("corrupt")
     assert content(data) == "corrupt"
     assert [found for found in flips(data) if found != "corrupt"] == [content(message(true, 0, 7, 3))]
 
 
-def test_any_flipped_bit_is_found_out():
+def test_every_flipped_bit_is_detected():
     assert set(flips(message(upload([7]), 0, 7, 3))) == {"corrupt"}
 
 
 @pytest.mark.parametrize("kind", DAMAGED)
-def test_the_upload_itself_stays_as_it_was(kind):
+def test_the_original_upload_is_unchanged(kind):
     true, given = upload(range(4)), upload(range(4))
     chunk = SimpleNamespace(context=context(range(4), 0))
     up = failing_work(Faulty(**{kind: 0.6}), lambda *_: given)(chunk, None, {})
@@ -228,14 +228,14 @@ def test_the_upload_itself_stays_as_it_was(kind):
         assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
-def test_engines_of_faults_nest():
+def test_faulty_engines_nest():
     inner, outer = Faulty(dropout=0.5, engine=Inner()), Faulty(nan=0.5, seed=1, engine=Inner())
     first, second = outcome(ask(inner.open(None, WORK, None))), outcome(ask(outer.open(None, WORK, None)))
     both = outcome(ask(replace(outer, engine=inner).open(None, WORK, None)))
     assert both == {**first, **second}  # who has a fault gets no other one
 
 
-def test_all_else_is_forwarded():
+def test_other_methods_are_forwarded():
     clients = opened(replace(ALL, crash=0))
     assert clients.chunk == 4
     about = clients.about()
@@ -264,7 +264,7 @@ def test_an_unknown_engine_is_refused():
         Faulty("lokal").open(None, WORK, None)
 
 
-def test_probabilities_may_fill_the_whole():
+def test_probabilities_may_sum_to_one():
     faulty = Faulty(**dict.fromkeys(DRAWN, 1 / len(DRAWN)))
     assert None not in {faulty.fault(generator(i)) for i in range(1000)}
     assert set(ABSENT) | set(DAMAGED) == {*DRAWN, "late"}
@@ -291,7 +291,7 @@ MIXED = Faulty(ONE_BY_ONE, duplicate=0.1, **LOSSES)
 
 
 class Recorder:
-    """An engine that writes down who was asked, and who was lost."""
+    """An engine that records the cohorts and the lost clients."""
 
     leads = True
 
@@ -311,12 +311,12 @@ class Recorder:
         return clients
 
     def answered(self):
-        """Of each round, in the end."""
+        """Return the clients that answered in each round."""
         last = {round: [c for c in asked if c not in lost] for round, asked, lost in self.calls}
         return [last[round] for round in sorted(last)]
 
     def expected(self, faulty):
-        """What the history should say was left out, by the draws alone."""
+        """Return the expected counts of refused messages, from the draws alone."""
         counts = [Counter() for _ in self.answered()]
         for i, (round, asked, _) in enumerate(self.calls):
             call = sum(before == round for before, _, _ in self.calls[:i])
@@ -326,14 +326,14 @@ class Recorder:
 
 
 def remembered(folder):
-    """What clients remember at the end of a run."""
+    """Return the client memory at the end of a run."""
     tensors, _ = read_tensors(files(folder)[-1])
     return {name: v for name, v in tensors.items() if name.startswith("clients/")}
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_those_who_fail_might_as_well_not_have_been_asked(kind, algorithm, tmp_path):
+def test_failed_clients_have_no_effect(kind, algorithm, tmp_path):
     faulty = Faulty(ONE_BY_ONE, **KINDS[kind])
     recorder = Recorder(faulty)
     # Of three clients two are left, or one: sums of so few have the same bits in any order.
@@ -361,25 +361,25 @@ def test_those_who_fail_might_as_well_not_have_been_asked(kind, algorithm, tmp_p
 MOST_FAULTS = {"algorithm": "scaffold", "guard": fs.Guard(quorum=0.6, retries=9), "cohort": 6, **TASK}
 
 
-def test_neither_workers_nor_chunks_change_a_bit():
+def test_results_do_not_depend_on_workers_or_chunks():
     engines = [fs.engine.Local(workers=w, chunk=c, oracle="loop") for w, c in ((1, 1), (2, 1), (2, 4))]
     runs = [learn(**MOST_FAULTS, engine=replace(MIXED, engine=e)) for e in engines]
     assert same_bits(runs[0], runs[1])
     assert same_bits(runs[0], runs[2])
 
 
-def test_a_resumed_run_meets_the_same_faults(tmp_path):
+def test_a_resumed_run_has_the_same_faults(tmp_path):
     at_once = learn(**MOST_FAULTS, engine=MIXED)
     learn(**{**MOST_FAULTS, "rounds": 2}, engine=MIXED, checkpoint=tmp_path)
     assert same_bits(learn(**MOST_FAULTS, engine=MIXED, checkpoint=tmp_path), at_once)
     assert max(at_once.history["attempts"][2:]) > 1  # the law holds for rounds that were tried again, too
 
 
-def test_a_faulty_run_says_so():
+def test_a_run_records_its_faults():
     assert learn(**TASK, engine=MIXED).engine["faults"]["dropout"] == 0.15
 
 
-def test_who_sends_no_gradient_is_not_asked_for_steps():
+def test_clients_without_a_gradient_take_no_local_steps():
     recorder = Recorder(Faulty(ONE_BY_ONE, dropout=0.2))
     run = learn("fedlin", engine=recorder, guard=fs.Guard(quorum=1), **{**TASK, "batch_size": None})
     for (_, asked, lost), (_, again, _) in zip(recorder.calls[::2], recorder.calls[1::2], strict=True):

@@ -1,4 +1,4 @@
-"""The Flower engine against the local one, over a grid without processes; and what it does when nodes fail."""
+"""The Flower engine on a grid without processes: agreement with the local engine, and behaviour when nodes fail."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLIENTS = len(DATA)
 
 
 class Normed(nn.Module):
-    """With BatchNorm, dropout where asked for, and a frozen layer."""
+    """A model with BatchNorm, optional dropout, and a frozen layer."""
 
     def __init__(self, dropout: float) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ PROJECT = flower.Project(make_model, "cross_entropy", load_data, load_test)
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """The nodes' working directory."""
+    """Return the nodes' working directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -91,7 +91,7 @@ def local(given: dict, project: flower.Project = PROJECT, **more) -> fs.Run:
 
 
 def agree(remote: fs.Run, here: fs.Run, tolerance: float = 1e-10) -> bool:
-    """Models and histories, up to rounding, because nodes do not share a matrix; counts and bytes exactly."""
+    """Compare models and histories up to rounding, because nodes do not share a matrix; counts and bytes exactly."""
     same = torch.allclose(remote.x, here.x, rtol=0, atol=tolerance) and len(remote.history) == len(here.history)
     for mine, theirs in zip(records(remote), records(here), strict=True):
         for name, value in theirs.items():
@@ -189,7 +189,7 @@ def test_models_compressors_and_options_make_no_difference(more):
     assert agree(flower.train(PROJECT, a_grid(), given), local(given), 1e-5 if "dtype" in more else 1e-10)
 
 
-def test_statistics_may_stay_with_the_nodes():
+def test_local_statistics_stay_on_the_nodes():
     project = flower.Project(make_model, "cross_entropy", load_data)
     grid = a_grid()
     grid.app = flower.client_app(project)
@@ -198,7 +198,7 @@ def test_statistics_may_stay_with_the_nodes():
     assert list(Path("fedstride-memory").rglob("*.safetensors"))
 
 
-def test_who_remembers_nothing_writes_nothing():
+def test_clients_without_memory_write_no_files():
     flower.train(PROJECT, a_grid(), settings())
     assert not Path("fedstride-memory").exists()
 
@@ -296,7 +296,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_an_answer_that_cannot_be_used_is_left_out_and_counted(case):
+def test_an_unusable_answer_is_left_out_and_counted(case):
     given = settings()
     run = flower.train(PROJECT, spoiled(a_grid(), 2, BAD[case]), given)
     reason = case.partition(":")[0]
@@ -306,13 +306,13 @@ def test_an_answer_that_cannot_be_used_is_left_out_and_counted(case):
     assert torch.equal(run.x, without.x)
 
 
-def test_a_client_that_lies_about_the_length_of_its_update_changes_nothing():
+def test_a_false_norm_of_an_update_changes_nothing():
     given = settings(algorithm="fedexp")
     lie = rewrite("numbers", "fields.square", 1e9)
     assert same_bits(flower.train(PROJECT, spoiled(a_grid(), 2, lie), given), flower.train(PROJECT, a_grid(), given))
 
 
-def test_a_client_that_lies_about_the_length_of_what_the_server_takes_is_refused():
+def test_an_oversized_raw_update_is_refused():
     for lie in (
         rewrite("fields", "raw", array(lambda v: 1e12 * v)),
         rewrite("numbers", "fields.effective_steps", 1e-12),
@@ -363,7 +363,7 @@ def test_nodes_that_are_offline_are_lost_at_once():
     assert [row["refused"] for row in run.history][1:] == [{"offline": 1}, {"offline": 1}]
 
 
-def test_a_node_that_leaves_while_it_works_is_not_waited_for(monkeypatch):
+def test_a_node_that_leaves_during_an_exchange_is_offline(monkeypatch):
     monkeypatch.setattr(nodes_module, "LOOK", 0.0)
     grid = a_grid()
 
@@ -374,7 +374,7 @@ def test_a_node_that_leaves_while_it_works_is_not_waited_for(monkeypatch):
     assert [row["refused"] for row in run.history] == [{}, {"offline": 1}, {"offline": 1}]
 
 
-def test_half_of_a_cohort_is_waited_for(monkeypatch):
+def test_the_server_waits_for_half_of_a_cohort(monkeypatch):
     grid = a_grid()
     naps = []
 
@@ -393,7 +393,7 @@ def test_half_of_a_cohort_is_waited_for(monkeypatch):
     assert naps and not any(row["refused"] for row in run.history)
 
 
-def test_a_grid_that_does_not_know_a_node_any_more_has_lost_it():
+def test_a_node_unknown_to_the_grid_is_offline():
     grid = a_grid()
     push, gone = grid._push, []
 
@@ -408,7 +408,7 @@ def test_a_grid_that_does_not_know_a_node_any_more_has_lost_it():
     assert gone and [row["refused"] for row in run.history] == [{}, {"offline": 1}, {}]
 
 
-def test_too_few_answers_end_the_run_with_what_there_is():
+def test_too_few_answers_end_the_run_with_the_last_good_model():
     grid = a_grid()
     grid.spoil = lambda reply: None if reply.metadata.group_id == "1" and of_client(grid, reply) != 0 else reply
     with pytest.raises(fs.TooFew, match="late: 3") as caught:
@@ -425,11 +425,11 @@ def test_a_run_that_diverges_ends_as_on_the_local_engine():
     assert str(there.value) == str(here.value)
 
 
-def test_a_quorum_is_kept():
+def test_the_quorum_is_enforced():
     grid = spoiled(a_grid(), 1, drop("facts"))
     run = flower.train(PROJECT, grid, settings(quorum=0.5))
     assert [row["attempts"] for row in run.history] == [1, 1, 1]
-    with pytest.raises(fs.TooFew, match=r"quorum=1\.0 asks for 4"):
+    with pytest.raises(fs.TooFew, match=r"quorum=1\.0 requires 4"):
         flower.train(PROJECT, spoiled(a_grid(), 1, drop("facts")), settings(quorum=1.0))
 
 
@@ -440,7 +440,7 @@ STATEFUL = ["scaffold", 'fedlin(up={part="TopK", k=5})', "moon"]
 
 
 @pytest.mark.parametrize("algorithm", STATEFUL)
-def test_a_node_that_starts_again_under_another_id_remembers(algorithm):
+def test_a_restarted_node_with_another_id_keeps_its_memory(algorithm):
     given, grid = settings(algorithm=algorithm, rounds=6, cohort=3), a_grid()
 
     def restart(reply):
@@ -458,7 +458,7 @@ def test_a_node_that_starts_again_under_another_id_remembers(algorithm):
 
 
 @pytest.mark.parametrize("algorithm", STATEFUL)
-def test_a_lost_memory_is_said_and_the_client_starts_afresh(algorithm):
+def test_a_client_with_lost_memory_continues_with_a_warning(algorithm):
     grid, emptied = a_grid(), []
 
     def lose(reply):
@@ -471,7 +471,7 @@ def test_a_lost_memory_is_said_and_the_client_starts_afresh(algorithm):
         return reply
 
     grid.spoil = lose
-    with pytest.warns(fs.FedstrideWarning, match=r"client 1, round \d: what the client should remember is not in"):
+    with pytest.warns(fs.FedstrideWarning, match=r"client 1, round \d: cannot read the client.s memory in"):
         run = flower.train(PROJECT, grid, settings(algorithm=algorithm, rounds=5))
     refused = [row["refused"] for row in run.history]
     assert sum(row.get("memory lost", 0) for row in refused) == 1 and refused[-1] == {}
@@ -490,7 +490,7 @@ class ServerGone(Exception):
 
 
 def until(grid: Grid, round: int) -> Grid:
-    """The server ends when the last answer of this round is in."""
+    """Stop the server when the last answer of this round has arrived."""
 
     def end(reply):
         if reply.metadata.group_id == str(round) and not grid.waiting:
@@ -503,20 +503,20 @@ def until(grid: Grid, round: int) -> Grid:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", STATEFUL)
-def test_a_server_that_starts_again_goes_on_to_the_same_bits(algorithm):
+def test_a_restarted_server_reproduces_the_run_bitwise(algorithm):
     trained(a_grid(), algorithm, 3)
     assert same_bits(trained(a_grid(500), algorithm, 6), uninterrupted(algorithm, 6))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", STATEFUL)
-def test_a_server_that_goes_back_two_rounds_finds_what_clients_remembered(algorithm):
+def test_a_server_that_goes_back_two_rounds_finds_the_memory_of_clients(algorithm):
     trained(a_grid(), algorithm, 4)
     with pytest.raises(ServerGone):
         trained(until(a_grid(), 4), algorithm, 8)  # the nodes have worked on round 5
     newest = Path("server/checkpoint-000004.safetensors")
     newest.write_bytes(newest.read_bytes()[:-10])
-    with pytest.warns(fs.FedstrideWarning, match="goes on from checkpoint-000003"):
+    with pytest.warns(fs.FedstrideWarning, match="continues from checkpoint-000003"):
         run = trained(a_grid(), algorithm, 8)
     assert not any(row["refused"] for row in run.history)
     assert same_bits(run, uninterrupted(algorithm, 8))
@@ -541,7 +541,7 @@ def test_a_checkpoint_of_another_engine_is_refused():
 def test_two_nodes_that_are_the_same_client_are_refused():
     grid = a_grid()
     grid.nodes[101]["partition-id"] = 0
-    with pytest.raises(fs.InvalidInput, match=r"client 0 is node 10[01] and node 10[01]; expected one node for each"):
+    with pytest.raises(fs.InvalidInput, match=r"client 0 is node 10[01] and node 10[01]; expected one node per client"):
         flower.train(PROJECT, grid, settings())
 
 
@@ -579,7 +579,10 @@ def test_a_second_node_takes_over_when_the_first_is_gone():
 @pytest.mark.parametrize(
     "project, match",
     [
-        (flower.Project(lambda s: nn.Linear(4, 3).double(), "cross_entropy", load_data), "parameters there: .*weight"),
+        (
+            flower.Project(lambda s: nn.Linear(4, 3).double(), "cross_entropy", load_data),
+            "different parameters from the server's: .*weight",
+        ),
         (flower.Project(lambda s: make_model({**s, "seed": 9}), "cross_entropy", load_data), None),
         (flower.Project(lambda s: make_model({**s, "dtype": "float32"}), "cross_entropy", load_data), "torch.float32"),
     ],
@@ -603,7 +606,9 @@ def test_frozen_weights_must_agree():
 
     grid = a_grid()
     grid.apps[102] = flower.client_app(flower.Project(other, "cross_entropy", load_data))
-    with pytest.raises(fs.InvalidInput, match=r"client 2 \(node 102\): frozen parameters and buffers there"):
+    with pytest.raises(
+        fs.InvalidInput, match=r"client 2 \(node 102\): different frozen parameters and buffers from the server's"
+    ):
         flower.train(PROJECT, grid, settings(kind="normed", batch_size=3))
 
 
@@ -625,7 +630,7 @@ def spoil_data(change):
         (lambda X, y: (X.tolist(), y), r"client 2: client 2: got list; expected \(inputs, targets\)"),
     ],
 )
-def test_bad_data_of_a_node_is_said_at_the_server(change, match):
+def test_invalid_data_of_a_node_is_reported_at_the_server(change, match):
     project = spoil_data(change)
     grid = a_grid()
     grid.app = flower.client_app(project)
@@ -647,7 +652,7 @@ def test_nodes_have_samples_of_the_same_kind():
     [
         (lambda X, y: (X[:, :3], y), "model: it fails on test's inputs"),
         (lambda X, y: (X, y + 3), "test: label [345] is out of range"),
-        (lambda X, y: (X[:0], y[:0]), "test: it has no samples"),
+        (lambda X, y: (X[:0], y[:0]), "test: no samples"),
     ],
 )
 def test_a_test_set_that_does_not_fit_is_refused(change, match):
@@ -656,13 +661,13 @@ def test_a_test_set_that_does_not_fit_is_refused(change, match):
         flower.train(project, a_grid(), settings())
 
 
-def test_data_that_is_elsewhere_is_for_no_other_engine():
+def test_remote_data_is_refused_by_other_engines():
     clients = elsewhere([3, 4], Found("mean", (), False))
     with pytest.raises(fs.InvalidInput, match=r"clients\[1\]: its data is on another machine"):
         fs.train(make_model({}), "cross_entropy", clients, rounds=1)
 
 
-def test_what_the_project_raises_at_a_node_is_said_at_the_server():
+def test_errors_of_the_project_at_a_node_are_reported_at_the_server():
     def data(settings, node):
         raise ValueError("no data here; start the node with data=FILE")
 
@@ -672,7 +677,7 @@ def test_what_the_project_raises_at_a_node_is_said_at_the_server():
         flower.train(PROJECT, grid, settings())
 
 
-def test_batches_of_one_are_found_at_the_node():
+def test_batches_of_one_are_refused_at_the_node():
     with pytest.raises(
         fs.InvalidInput, match=r"client (\d): BatchNorm with a batch of one sample, which client \1 meets"
     ):
@@ -687,7 +692,7 @@ def test_a_node_without_a_number_is_refused(number):
         flower.train(PROJECT, grid, settings())
 
 
-def test_clients_that_do_not_come_are_named():
+def test_missing_clients_are_named():
     grid = a_grid()
     grid.online -= {101, 103}
     with pytest.raises(fs.InvalidInput, match=r"after 0.1 s there is no node for client\(s\) 1, 3"):
@@ -714,7 +719,7 @@ def test_nodes_beyond_the_number_of_clients_are_left_out():
         ({"buffers": "some"}, "buffers='some'"),
     ],
 )
-def test_settings_that_cannot_be_used_are_refused(more, match):
+def test_invalid_settings_are_refused(more, match):
     with pytest.raises(fs.InvalidInput, match=match):
         flower.train(PROJECT, a_grid(), settings(**more))
 
@@ -728,7 +733,7 @@ def test_settings_that_cannot_be_used_are_refused(more, match):
         'custom(up={part="Quantize"})',
     ],
 )
-def test_what_a_round_costs_on_the_wire_is_what_the_history_says(algorithm):
+def test_the_history_records_the_bytes_on_the_wire(algorithm):
     grid, up, down = a_grid(), [], []
 
     def look(reply: Message) -> Message:
@@ -748,7 +753,7 @@ def test_what_a_round_costs_on_the_wire_is_what_the_history_says(algorithm):
 
 
 def sparse(change):
-    """Change the parts of what TOP-k left of an update."""
+    """Change the parts of an update that TOP-k compressed."""
 
     def spoil(reply: Message) -> Message:
         fields = reply.content.array_records["fields"]
@@ -773,19 +778,19 @@ def sparse(change):
         ("too long", lambda where, values: (where, 1e12 * values)),
     ],
 )
-def test_a_sparse_answer_that_cannot_be_used_is_left_out_and_counted(reason, change):
+def test_an_unusable_sparse_answer_is_left_out_and_counted(reason, change):
     given = settings(algorithm='custom(up={part="TopK", k=0.1})', kind="wide")
     run = flower.train(PROJECT, spoiled(a_grid(), 2, sparse(change)), given)
     assert [row["refused"] for row in run.history] == [{}, {reason: 1}, {}]
 
 
-def test_no_warning_in_a_run_in_which_nothing_fails():
+def test_a_run_without_failures_has_no_warnings():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         flower.train(PROJECT, a_grid(), settings(algorithm="scaffold"))
 
 
-def test_memory_is_no_pickle():
+def test_memory_files_are_not_pickle():
     flower.train(PROJECT, a_grid(), settings(algorithm="scaffold"))
     file = next(Path("fedstride-memory").rglob("*.safetensors"))
     data = file.read_bytes()
@@ -794,8 +799,8 @@ def test_memory_is_no_pickle():
 
 
 @pytest.mark.parametrize("silent", range(CLIENTS))
-def test_who_does_not_answer_keeps_nobody_from_being_heard(silent, monkeypatch):
-    """Replies are looked for one after another here; when the time is over, all that are there count."""
+def test_silent_nodes_do_not_block_other_answers(silent, monkeypatch):
+    """Replies are polled one at a time here; at the deadline, all that have arrived count."""
     monkeypatch.setattr(nodes_module, "TOGETHER", 1)
     grid = a_grid()
     grid.spoil = lambda reply: (

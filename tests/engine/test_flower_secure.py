@@ -1,4 +1,4 @@
-"""Whole runs whose uploads are summed by SecAgg+, over a grid without processes."""
+"""Runs with SecAgg+ on a grid without processes."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def test_every_recipe_can_be_trained_by_secure_sums(name):
         assert mine["train_loss"] == pytest.approx(theirs["train_loss"], abs=1e-4)
 
 
-def test_no_message_tells_an_update_or_its_length():
-    """What the nodes send in the clear: keys, shares, masked numbers. In a plain run the same look finds the square."""
+def test_no_message_reveals_an_update_or_its_norm():
+    """Nodes send keys, shares and masked numbers. In a run without SecAgg+, the same search finds the squared norm."""
     names, given = {}, {"algorithm": "fedexp", "rounds": 1}
     for secure in (False, True):
         seen = names[secure] = set()
@@ -75,7 +75,7 @@ def test_a_client_that_drops_out_is_left_out():
     assert run.history[0]["refused"] == {"late": 1}
 
 
-def test_a_node_for_secure_sums_refuses_to_send_in_the_clear():
+def test_a_secure_node_refuses_plain_uploads():
     with pytest.raises(fs.TooFew, match="crashed"):
         flower.train(PROJECT, a_grid(secure=True), settings(rounds=1))
     assert len(summed(a_grid(secure=True), rounds=1).history) == 1
@@ -90,16 +90,16 @@ def test_a_node_for_secure_sums_refuses_to_send_in_the_clear():
         ({"secure": "much"}, "secure='much'"),
     ],
 )
-def test_what_cannot_be_summed_is_refused_before_any_work(more, words):
+def test_uploads_that_cannot_be_summed_are_refused_before_training(more, words):
     grid = a_grid()
     with pytest.raises((fs.InvalidInput, fs.Refused), match=words):
         flower.train(PROJECT, grid, settings(**{"secure": BOUNDS, **more}))
     assert grid.count <= CLIENTS  # who they are
 
 
-def test_a_shortened_control_keeps_server_and_clients_in_step(folder):  # noqa: F811
-    """SCAFFOLD's c is the mean of the c_i; a bound that cuts would end that if only the server knew."""
-    with pytest.warns(fs.FedstrideWarning, match="had to shorten 'control'"):
+def test_a_clipped_control_stays_consistent_with_the_clients(folder):  # noqa: F811
+    """SCAFFOLD's c must stay the mean of the c_i, so clients must remember a clipped control as it was sent."""
+    with pytest.warns(fs.FedstrideWarning, match="had to clip 'control'"):
         flower.train(PROJECT, a_grid(), settings(algorithm="scaffold", secure="100, control=0.01", rounds=4, out="out"))
     tensors, _ = read_tensors(files(folder / "out")[0])
     token, names = (bytes(tensors[f"clients/{name}"].numpy()).decode() for name in ("token", "names"))
@@ -114,5 +114,5 @@ def test_a_shortened_control_keeps_server_and_clients_in_step(folder):  # noqa: 
     ("setting", "expected"),
     [(None, None), ("none", None), (10, Secure(10.0)), ("10, control=5", Secure(10.0, {"control": 5}))],
 )
-def test_the_setting(setting, expected):
+def test_the_setting_secure_is_parsed(setting, expected):
     assert secure_of(setting) == expected

@@ -1,4 +1,4 @@
-"""One run in Flower's own simulation engine, with Ray: what it trains is what the local engine trains."""
+"""A run in Flower's simulation engine, on Ray, agrees with the local engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def simulated(folder: Path) -> None:
-    """A run into a folder; all of it on the loopback interface."""
+    """Run a simulation in a folder, on the loopback interface only."""
     quiet = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_TELEMETRY_ENABLED": "0"}
     env = {**os.environ, **quiet, "FLWR_HOME": str(folder / "home"), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tests.engine.simulation", str(folder)]

@@ -1,4 +1,4 @@
-"""The local engine: threads that change no bit, and errors that say where."""
+"""The local engine: results do not depend on threads, and errors name the client."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOCAL = [fs.engine.Local(workers=w, oracle="loop", chunk=c) for w, c in ((1, 1),
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedsls", slow("fedlin"), slow("moon")])
 @pytest.mark.parametrize("buffers", ["average", "local", slow("frozen")])
 @pytest.mark.parametrize("middle", MIDDLES)
-def test_neither_workers_nor_chunks_change_a_bit_of_any_model(middle, buffers, algorithm):
+def test_results_do_not_depend_on_workers_or_chunks_for_any_model(middle, buffers, algorithm):
     options = {"local_steps": STEPS, "batch_size": 2, "rounds": 2, "buffers": buffers}
     if buffers != "local":
         options["test"] = classification((7,))[0]
@@ -41,7 +41,7 @@ def test_neither_workers_nor_chunks_change_a_bit_of_any_model(middle, buffers, a
     assert same_bits(runs[0], runs[2])
 
 
-def test_the_users_threads_change_no_bit_and_are_given_back():
+def test_results_do_not_depend_on_torch_threads_which_are_restored():
     def wide():
         return seeded(lambda: nn.Linear(40_000, 1), torch.float32)  # torch splits sums of this length over threads
 
@@ -60,7 +60,7 @@ def test_the_users_threads_change_no_bit_and_are_given_back():
 
 
 class Touchy(Classifier):
-    """Breaks on large inputs."""
+    """A model that fails on large inputs."""
 
     def forward(self, inputs):
         if inputs.max() > 100:
@@ -68,7 +68,7 @@ class Touchy(Classifier):
         return super().forward(inputs)
 
 
-def test_an_error_of_the_users_model_keeps_its_type_and_says_where():
+def test_an_error_in_the_users_model_keeps_its_type_and_names_the_client():
     clients = classification()
     clients[2][0][-1] = 1000
     with pytest.raises(ArithmeticError, match="too large") as caught:
@@ -85,7 +85,7 @@ def test_evaluation_does_not_depend_on_its_chunks(monkeypatch):
     assert parts["test_loss"] == pytest.approx(whole["test_loss"], rel=1e-12)
 
 
-def test_evaluation_of_a_sum_is_a_sum(monkeypatch):
+def test_evaluation_keeps_a_loss_that_is_a_sum(monkeypatch):
     monkeypatch.setattr("fedstride.engine.evaluation.EVALUATION_CHUNK", 3)
     test = classification((10,), seed=7)[0]
     run = learn(loss=nn.CrossEntropyLoss(reduction="sum"), test=test)
@@ -95,7 +95,7 @@ def test_evaluation_of_a_sum_is_a_sum(monkeypatch):
 
 
 @pytest.mark.parametrize("bad", [{"workers": 0}, {"workers": 1.5}, {"chunk": 0}, {"chunk": True}, {"workers": -1}])
-def test_impossible_numbers_are_refused(bad):
+def test_invalid_numbers_are_refused(bad):
     with pytest.raises(fs.InvalidInput, match=next(iter(bad))):
         fs.engine.Local(**bad)
 
@@ -105,7 +105,7 @@ def test_engines_by_name():
 
 
 @pytest.mark.slow
-def test_a_script_that_trains_ends_well():
+def test_a_script_that_trains_exits_with_code_zero():
     """Worker threads must not outlive the interpreter: its exit code is what make and CI see."""
     script = (
         "import torch, fedstride as fs\n"
@@ -116,7 +116,7 @@ def test_a_script_that_trains_ends_well():
     assert ended == [0] * 4
 
 
-def test_an_error_of_a_client_that_is_loaded_says_where_it_happened():
+def test_an_error_of_a_loaded_client_names_the_client():
     data = classification()
 
     def load(i):
@@ -127,4 +127,4 @@ def test_an_error_of_a_client_that_is_loaded_says_where_it_happened():
     clients = fs.data.Lazy([len(inputs) for inputs, _ in data], load)
     with pytest.raises(OSError, match="the disk is gone") as caught:
         learn("fedavg", clients=clients, engine=fs.engine.Local(oracle="loop"), rounds=1)
-    assert any("in round 1, while working for client(s) [2]" in note for note in caught.value.__notes__)
+    assert any("in round 1, while training client(s) [2]" in note for note in caught.value.__notes__)

@@ -1,4 +1,4 @@
-"""Training with each oracle: workers change no bit, oracles agree, cohorts are worked on longest first."""
+"""Training with each oracle: independent of workers, oracles agree, the longest work starts first."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def batches(algorithm):
 @pytest.mark.slow
 @pytest.mark.parametrize("oracle", ORACLES)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_workers_change_no_bit(algorithm, oracle):
+def test_results_do_not_depend_on_workers(algorithm, oracle):
     for size in batches(algorithm):
         runs = [run(algorithm, Local(w, oracle, chunk=2), batch_size=size, cohort=6) for w in (1, 2, 3)]
         assert same_bits(runs[0], runs[1])
@@ -58,13 +58,13 @@ def test_oracles_agree(algorithm):
 
 
 @pytest.mark.parametrize("oracle", ORACLES)
-def test_the_rule_repeats_itself(oracle):
+def test_repeated_runs_are_bitwise_equal(oracle):
     assert same_bits(run("fedsls", Local(oracle=oracle)), run("fedsls", Local(oracle=oracle)))
 
 
 @pytest.fixture
 def cohorts(monkeypatch):
-    """The cohorts of all exchanges."""
+    """Record the cohorts of all exchanges."""
     seen, ask = [], LocalClients.exchange
 
     def spy(self, order):
@@ -76,7 +76,7 @@ def cohorts(monkeypatch):
 
 
 @pytest.mark.parametrize("size", [None, 4])
-def test_the_longest_work_comes_first(size, cohorts):
+def test_the_longest_work_starts_first(size, cohorts):
     run(batch_size=size, cohort=5)
     for cohort in cohorts:
         work = [tau * min(SIZES[client], size or 100) for client, tau in cohort]
@@ -87,7 +87,7 @@ def test_the_longest_work_comes_first(size, cohorts):
 
 
 def test_each_client_keeps_its_number_and_its_weight(cohorts):
-    """The history is in the cohort's order, and so are the weights of its means."""
+    """Metrics in the history and the weights of their means are both in cohort order."""
     weights = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
     data = classification(SIZES)
     found = run(weights=weights, rounds=1)
@@ -100,7 +100,7 @@ def test_each_client_keeps_its_number_and_its_weight(cohorts):
 
 @pytest.mark.parametrize("n", [1, 2, 7, 64, 65, 130])
 @pytest.mark.parametrize("most", [1, 2, 3, 64])
-def test_chunks_are_of_like_size_and_sorted(n, most):
+def test_chunks_have_similar_sizes_and_are_sorted(n, most):
     luck = random.Random(n)
     cohort = [(client, luck.randint(1, 5)) for client in range(n)]
     parts = list(chunks(cohort, most))
@@ -115,7 +115,7 @@ def test_chunks_are_of_like_size_and_sorted(n, most):
 
 
 @pytest.mark.parametrize("oracle", ORACLES)
-def test_the_order_of_arrival_changes_no_bit(oracle, monkeypatch):
+def test_results_do_not_depend_on_the_order_of_arrival(oracle, monkeypatch):
     expected = run("fedexp", Local(1, oracle, chunk=1))
     add, late = WeightedMean.add, []
 
@@ -134,8 +134,8 @@ def test_the_order_of_arrival_changes_no_bit(oracle, monkeypatch):
     assert same_bits(run("fedexp", Local(1, oracle, chunk=1)), expected)
 
 
-def test_a_change_of_workers_on_the_way_changes_no_bit(monkeypatch):
-    """The clock chooses the number of workers; here it goes 3, 1, 2, 3, ..."""
+def test_results_do_not_change_with_the_number_of_workers_during_a_run(monkeypatch):
+    """Timing chooses the number of workers; here it is 3, 1, 2, 3, ..."""
     expected, seen, ask = run("fedlin", Local(1), rounds=6, batch_size=2), [], LocalClients.exchange
 
     def exchange(self, *given):
@@ -149,7 +149,7 @@ def test_a_change_of_workers_on_the_way_changes_no_bit(monkeypatch):
 
 
 class Slow(Classifier):
-    """Is interrupted at its tenth call, as if by Ctrl-C, and goes on slowly."""
+    """A model that is interrupted at its tenth call, as by Ctrl-C, and is slow afterwards."""
 
     calls, lock = 0, threading.Lock()
 
@@ -162,7 +162,7 @@ class Slow(Classifier):
         return super().forward(inputs)
 
 
-def test_an_interrupted_round_is_left_soon():
+def test_an_interrupted_round_ends_soon():
     Slow.calls, many = 0, 400
     clients = classification((3,) * many)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background may ignore it
@@ -241,7 +241,7 @@ def test_mixed_precision_has_no_closed_form(bfloat16):
 
 @pytest.mark.slow
 def test_targets_and_the_tested_loss_keep_their_precision(bfloat16):
-    """Outputs come in bfloat16, of three digits; what the loss makes of them should not lose more."""
+    """Outputs are bfloat16, with three digits; the loss must not lose more."""
     source = torch.Generator().manual_seed(0)
     inputs = torch.randn(64, 4, generator=source)
     data = inputs, 1000 + inputs.sum(1, keepdim=True)

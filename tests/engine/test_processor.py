@@ -1,4 +1,4 @@
-"""bfloat16 on processors that promise more than they do. The children really die, by the signal that they would."""
+"""bfloat16 on processors that announce unsupported instructions; child processes are killed by the real signal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if os.environ.get("ONEDNN_MAX_CPU_ISA") not in {works!r}:
 
 @pytest.fixture
 def pretend(tmp_path, monkeypatch):
-    """Stand on another processor: works = the limits with which bfloat16 works; late = oneDNN was used before."""
+    """Simulate another processor; works: limits with which bfloat16 works; late: oneDNN was used before."""
 
     def on(works, late=False, how="SIGILL"):
         child = tmp_path / "child.py"
@@ -48,14 +48,14 @@ def train():
     return fs.train(model, "cross_entropy", clients, "fedavg", rounds=1, precision="bfloat16")
 
 
-def test_nothing_is_set_where_it_works(pretend):
+def test_no_limit_is_set_if_bfloat16_works(pretend):
     pretend(works=[None])
     assert processor.bfloat16_limit() is None
     assert processor.LIMIT not in os.environ
 
 
 @pytest.mark.parametrize("how", ["SIGILL", "SIGSEGV"])
-def test_the_highest_instruction_set_that_works_is_taken(pretend, how, caplog):
+def test_the_highest_working_instruction_set_is_used(pretend, how, caplog):
     pretend(works=["AVX512_CORE", "AVX2"], how=how)
     with caplog.at_level(logging.WARNING, "fedstride"):
         assert processor.bfloat16_limit() == "AVX512_CORE"
@@ -63,26 +63,26 @@ def test_the_highest_instruction_set_that_works_is_taken(pretend, how, caplog):
     assert "kills a process" in caplog.text and "limited to AVX512_CORE" in caplog.text
 
 
-def test_it_is_tried_once(pretend, tmp_path):
+def test_the_test_of_bfloat16_runs_once(pretend, tmp_path):
     pretend(works=["AVX2"])
     assert processor.bfloat16_limit() == "AVX2"
     (tmp_path / "child.py").unlink()
     assert processor.bfloat16_limit() == "AVX2"
 
 
-def test_where_nothing_works_the_reason_is_said(pretend):
+def test_the_error_gives_the_reason_if_no_instruction_set_works(pretend):
     pretend(works=[])
     with pytest.raises(fs.Refused, match=r"bfloat16.*Illegal instruction.*SSE41.*leave precision out"):
         train()
 
 
-def test_a_process_that_used_onednn_already_is_told_what_to_set(pretend):
+def test_the_error_gives_the_variable_if_onednn_was_used_before(pretend):
     pretend(works=["AVX512_CORE_BF16"], late=True)
     with pytest.raises(fs.Refused, match=r"has used oneDNN already.*ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 python"):
         train()
 
 
-def test_the_run_says_what_was_set(bfloat16, pretend):
+def test_the_run_records_the_limit(bfloat16, pretend):
     pretend(works=["AVX2"])
     assert train().engine[processor.LIMIT] == "AVX2"
     processor.bfloat16_limit.cache_clear()
@@ -91,7 +91,7 @@ def test_the_run_says_what_was_set(bfloat16, pretend):
 
 
 def test_the_trial_uses_bfloat16():
-    """A child that never computed in bfloat16 would always be fine."""
+    """A child process that does not compute in bfloat16 would always succeed."""
     code = (
         "import torch; from fedstride.engine import processor\n"
         "with torch.profiler.profile(record_shapes=True) as seen: processor.exercise()\n"

@@ -1,4 +1,4 @@
-"""Flower's SecAgg+ on real uploads: the plain mean within the stated error, and nothing in the clear.
+"""Flower's SecAgg+ on real uploads: the plain mean within the stated error, and no readable upload.
 
 `python -m tests.engine.test_secagg` prints the figures of a simulation on Ray, one line of JSON each;
 `python -m tests.engine.test_secagg costs` what larger sums take, in one process.
@@ -50,14 +50,14 @@ QUIET = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0
 
 @pytest.fixture(autouse=True)
 def a_run(monkeypatch):
-    """Flower's messages want to know whose they are."""
+    """Set the run that Flower's messages belong to."""
     for name in ("_run_id", "_node_id", "_task_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
 
 
 @lru_cache
 def digits(name):
-    """What the clients of a softmax regression on digits send in its second round: [(fields, metrics)] by client."""
+    """Return the uploads in round 2 of a softmax regression on digits: [(fields, metrics)] by client."""
     inputs, targets = (torch.tensor(v) for v in load_digits(return_X_y=True))
     clients = [((inputs[i::NODES] / 16).float(), targets[i::NODES]) for i in range(NODES)]
     model = seeded(lambda: nn.Linear(64, 10), torch.float32)
@@ -75,7 +75,7 @@ def order(name, client):
 
 
 def work(message, context):
-    """What a node does for an order: here, it repeats the local steps of its client."""
+    """Execute an order on a node: repeat the local steps of its client."""
     given = message.content["order"]
     fields, metrics = digits(given["algorithm"])[given["client"]]
     return Layout(**json.loads(given["layout"])).encode(fields, metrics, WEIGHTS[given["client"]])
@@ -121,7 +121,7 @@ def orders(name, wire):
 
 
 class Listening:
-    """A grid that keeps what it pulled."""
+    """A grid that keeps all replies."""
 
     def __init__(self, grid):
         self.grid, self.pulled = grid, []
@@ -139,7 +139,7 @@ def asking(grid, seconds=120.0):
 
 
 def measured(grid, nodes, name):
-    """A secure sum of a recipe's uploads, held against their plain mean."""
+    """Compare the secure sum of a recipe's uploads with their plain mean."""
     start, layout = time.perf_counter(), layout_of(name)
     total = secure_sum(asking(grid), {node: order(name, client) for client, node in enumerate(nodes)}, layout, 1)
     seconds, found = time.perf_counter() - start, layout.decode(total.vector)
@@ -162,7 +162,7 @@ def measured(grid, nodes, name):
 
 
 def in_the_clear(replies, name, clients):
-    """What of an upload a reply shows: records that should be empty, bytes of its numbers, numbers that bear no mask."""
+    """Return what a reply reveals of an upload: non-empty records, bytes of its numbers, unmasked numbers."""
     found = Counter()
     for reply in replies:
         fields, metrics = digits(name)[clients[reply.metadata.src_node_id]]
@@ -204,14 +204,14 @@ def check(found, clients=NODES):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_sum_is_the_plain_mean_and_nothing_is_in_the_clear(name):
+def test_the_secure_mean_is_the_plain_mean_and_no_upload_is_readable(name):
     wire = Wire()
     found = measured(wire, list(wire.contexts), name)
     check(found)
     assert found["messages"] == 4 * NODES
 
 
-def test_a_careless_node_would_be_found_out():
+def test_an_unmasked_upload_is_detected():
     fields, metrics = digits("fedexp")[0]
     layout = layout_of("fedexp")
     bare = (layout.encode(fields, metrics, WEIGHTS[0]) + layout.levels // 2).long().numpy()
@@ -223,7 +223,7 @@ def test_a_careless_node_would_be_found_out():
     assert shown == {"masked": 1, "records": 1, "arrays": 0, "counts": 1, "bytes": 1, "unmasked": layout.size}
 
 
-def test_rounds_follow_each_other_on_the_same_nodes():
+def test_several_rounds_run_on_the_same_nodes():
     wire = Wire()
     for name in ("fedexp", "scaffold", "fedexp"):
         wire.pulled.clear()
@@ -232,7 +232,7 @@ def test_rounds_follow_each_other_on_the_same_nodes():
 
 @pytest.mark.parametrize("fault", ["errors", "silent"])
 @pytest.mark.parametrize("stage", STAGES[:2])
-def test_who_drops_out_before_the_work_is_left_out(stage, fault):
+def test_nodes_that_drop_out_before_their_order_are_left_out(stage, fault):
     wire = Wire(**{fault: [(stage, 12)]})
     total = secure_sum(asking(wire, 0.0), orders("fedexp", wire), layout_of("fedexp"), 1)
     assert sorted(total.nodes) == [11, 13, 14]
@@ -241,7 +241,7 @@ def test_who_drops_out_before_the_work_is_left_out(stage, fault):
 
 
 @pytest.mark.parametrize("stage", STAGES[2:])
-def test_the_sum_survives_one_who_drops_out_later(stage):
+def test_the_sum_survives_a_later_drop_out(stage):
     wire = Wire(errors=[(stage, 12)])
     total = secure_sum(asking(wire), orders("scaffold", wire), layout_of("scaffold"), 1)
     counts = [11, 12, 13, 14] if stage == Stage.UNMASK else [11, 13, 14]  # at the end its vector is there already
@@ -254,14 +254,14 @@ def test_the_sum_survives_one_who_drops_out_later(stage):
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_too_few_who_stay_are_an_error_that_says_who_is_lost(stage):
+def test_too_few_remaining_nodes_raise_an_error_with_the_lost_ones(stage):
     wire = Wire(errors=[(stage, 12), (stage, 13)])
     with pytest.raises(NotSummed, match="2 of 4") as caught:
         secure_sum(asking(wire), orders("fedexp", wire), layout_of("fedexp"), 1)
     assert caught.value.lost == {12: "crashed", 13: "crashed"}
 
 
-def test_no_sum_of_two_is_told_even_if_more_began():
+def test_a_sum_of_two_nodes_is_never_revealed():
     wire = Wire(errors=[(Stage.COLLECT_MASKED_VECTORS, 12)])
     three = {node: one for node, one in orders("fedexp", wire).items() if node < 14}
     with pytest.raises(NotSummed, match="1 of 3"):
@@ -290,7 +290,7 @@ def test_a_node_whose_work_fails_is_lost():
 
 
 def test_a_server_that_asks_for_the_vector_without_the_protocol_gets_nothing():
-    """Flower calls the same function for this type, and its mod would let the reply pass as it is."""
+    """Flower calls the same function for this message type, and its mod would not mask the reply."""
     asked = Message(order("fedexp", 0), 11, f"{MessageType.TRAIN}.default")
     with pytest.raises(fs.InvalidInput, match="secure sum expects"):
         app(asked, Context(1, 11, {}, RecordDict(), {}))
@@ -303,7 +303,7 @@ def test_two_nodes_are_refused_before_any_message():
     assert not wire.replies
 
 
-def test_the_same_on_rays_actors(tmp_path):
+def test_secure_sums_on_ray_actors(tmp_path):
     out = subprocess.run(
         [sys.executable, "-m", "tests.engine.test_secagg"],
         env={**os.environ, **QUIET, "FLWR_HOME": str(tmp_path)},
@@ -331,7 +331,7 @@ def main(grid, context):
 
 
 def costs(clients, d):
-    """CPU seconds and bytes of a sum of updates half as long as their bound, and its relative error."""
+    """Return CPU seconds, bytes and relative error of a sum of updates with half the largest norm."""
     layout, update = Secure(1.0).layout({"update": d, "square": 1}, clients), torch.randn(d, dtype=torch.float64)
     update /= 2 * update.norm()
     here, spent = masked(lambda *_: layout.encode({"update": update, "square": torch.full((1,), 0.25)}, {}, 1.0)), []

@@ -1,4 +1,4 @@
-"""The store: what a client remembers counts once it is committed, in RAM and in a file alike."""
+"""Stores: memory is kept once it is committed, in RAM and in a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def control(x):
 
 @pytest.fixture(params=["RAM", "file", "temporary file"])
 def make(request, tmp_path):
-    """Makes empty stores of one kind, from what a newcomer remembers; a file is the same one every time."""
+    """Return a function that creates empty stores of one kind from a client's initial memory, in the same file."""
     made = []
 
     def new(fresh=control):
@@ -48,14 +48,14 @@ def keep(s, clients, rows):
     s.commit()
 
 
-def test_a_newcomer_starts_from_the_model_of_the_round(make):
+def test_a_new_client_starts_from_the_model_of_the_round(make):
     s = make(lambda x: {"previous": x})
     keep(s, [5], {"previous": torch.ones(1, 2)})
     assert torch.equal(s.rows([5, 7], X)["previous"], torch.tensor([[1.0, 1], [7, 7]]))
     assert torch.equal(s.rows([7], 2 * X)["previous"], torch.tensor([[14.0, 14]]))
 
 
-def test_staged_changes_can_be_read_and_taken_back(make):
+def test_staged_changes_can_be_read_and_discarded(make):
     s = make()
     s.stage([1, 2], row(10, 20))
     assert torch.equal(s.rows([1, 3], X)["control"], row(10, 0)["control"])
@@ -73,7 +73,7 @@ def test_staged_changes_can_be_read_and_taken_back(make):
     assert torch.equal(s.rows([1, 2], X)["control"], row(13, 20)["control"])
 
 
-def test_what_goes_in_and_comes_out_is_a_copy(make):
+def test_memory_is_copied_in_and_out(make):
     s, given = make(), row(10)
     s.stage([1], given)
     given["control"].zero_()
@@ -92,7 +92,7 @@ def test_a_client_that_remembers_nothing_is_forgotten(make):
     assert all(bool((v <= 0).all()) for v in s.state().values())  # no slot, no checksum, nothing held
 
 
-def test_a_name_that_newcomers_do_not_know_lives_for_a_round(make):
+def test_names_without_an_initial_value_last_for_one_round(make):
     s = make()
     keep(s, [1], row(1))
     s.stage([1, 2], {**row(10, 20), "anchor": torch.ones(2, 2), "anchor_loss": torch.ones(2, 1)})
@@ -132,7 +132,7 @@ def test_a_state_of_other_clients_is_refused(make, state):
         make().restore(state, lambda v: v)
 
 
-def test_restoring_forgets_what_was_there(make):
+def test_restoring_replaces_all_memory(make):
     s = make()
     empty = s.state()
     keep(s, [0], row(9))
@@ -142,7 +142,7 @@ def test_restoring_forgets_what_was_there(make):
     assert torch.equal(s.rows([0, 1], X)["control"], row(0, 0)["control"])
 
 
-def test_a_store_of_nothing_needs_no_room(make):
+def test_a_store_without_memory_needs_no_space(make):
     s = make(lambda x: {})
     keep(s, [1], {"anchor": torch.ones(1, 2)})
     keep(s, [1], {})
@@ -150,7 +150,7 @@ def test_a_store_of_nothing_needs_no_room(make):
 
 
 @pytest.mark.parametrize(("clients", "kind"), [(10, Store), (11, FileStore)])
-def test_the_file_begins_where_ram_would_not_do(clients, kind, tmp_path, monkeypatch):
+def test_a_file_is_used_above_the_ram_limit(clients, kind, tmp_path, monkeypatch):
     monkeypatch.setattr("fedstride.engine.store.LIMIT", 160)
     fresh = lambda x: {"control": x, "mean": x[:1].double()}  # noqa: E731  (16 bytes)
     assert type(store(fresh, X, clients, tmp_path, "memory")) is kind
@@ -200,7 +200,7 @@ def values(s, clients):
     return s.rows(clients, X)["control"][:, 0].tolist()
 
 
-def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(tmp_path):
+def test_a_killed_run_resumes_from_its_last_checkpoint(tmp_path):
     s = on_disk(tmp_path)
     saved = []
     for t in range(1, 9):
@@ -218,7 +218,7 @@ def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize("keep_last", [1, 2, 3])
-def test_every_checkpoint_that_is_kept_stays_whole(keep_last, tmp_path):
+def test_every_kept_checkpoint_stays_intact(keep_last, tmp_path):
     s, saved = on_disk(tmp_path, keep=keep_last), []
     for t in range(1, 12):
         keep(s, [t % 5, 7, 19 - t], row(t, 10 * t, 100 * t))
@@ -236,19 +236,19 @@ def test_every_checkpoint_that_is_kept_stays_whole(keep_last, tmp_path):
     assert s.end <= 20 + 3 * keep_last
 
 
-def test_a_damaged_slot_is_found(tmp_path):
+def test_a_damaged_slot_is_detected(tmp_path):
     s = on_disk(tmp_path)
     keep(s, [1, 2], row(1, 2))
     saved = s.state()
     with s.file.path.open("r+b") as file:
         file.seek(s.file.stride + 1)
         file.write(b"x")
-    with pytest.raises(Corrupt, match=r"memory\.bin: what client 2 remembers is damaged"):
+    with pytest.raises(Corrupt, match=r"memory\.bin: the memory of client 2 is damaged"):
         on_disk(tmp_path).restore(saved, lambda v: v)
 
 
 @pytest.mark.parametrize(("checkpoints", "slots"), [(True, 2), (False, 11)])
-def test_slots_are_used_again_once_no_checkpoint_needs_them(checkpoints, slots, tmp_path):
+def test_slots_are_reused_once_no_checkpoint_needs_them(checkpoints, slots, tmp_path):
     s = on_disk(tmp_path)
     for t in range(11):
         keep(s, [4], row(t))
@@ -258,7 +258,7 @@ def test_slots_are_used_again_once_no_checkpoint_needs_them(checkpoints, slots, 
     assert s.file.path.stat().st_size == slots * s.file.stride
 
 
-def test_without_a_checkpoint_to_protect_a_slot_is_free_at_once(tmp_path):
+def test_without_checkpoints_a_slot_is_free_at_once(tmp_path):
     s = FileStore(control, control(X), 20, None, "memory")
     for t in range(11):
         s.stage([4], row(-t))
@@ -310,5 +310,5 @@ def test_a_checkpoint_of_another_layout_is_refused(tmp_path):
 
 @pytest.mark.parametrize("rows", [{"control": torch.ones(1, 3)}, {"control": torch.ones(1, 2).double()}])
 def test_a_state_that_changes_its_shape_is_refused(rows, tmp_path):
-    with pytest.raises(InvalidInput, match="memory: clients remember"):
+    with pytest.raises(InvalidInput, match="memory: a client returned"):
         on_disk(tmp_path).stage([1], rows)

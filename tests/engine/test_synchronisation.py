@@ -1,4 +1,4 @@
-"""Local steps do not wait for numbers: on a GPU each look at a tensor's value stops the queue of work."""
+"""Local steps do not synchronise: on a GPU, each read of a tensor's value stalls the queue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPERATIONS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select
 
 
 class Operations(TorchDispatchMode):
-    """Counts operations that have to know a value; item(), float(), bool() and masks as indices among them."""
+    """Counts operations that read a value, such as item(), float(), bool() and indexing by masks."""
 
     def __init__(self):
         super().__init__()
@@ -43,7 +43,7 @@ class Looks(TorchFunctionMode):
 
 @pytest.fixture
 def looks(monkeypatch):
-    """How often each run of local steps looked at a value, and its outcome."""
+    """Return the number of synchronisations of each run of local steps, and its result."""
     seen, run = [], local.run
 
     def counted(*given):
@@ -88,7 +88,7 @@ def run(rule, oracle, steps, **options):
     )
 
 
-def test_looks_are_seen(looks):
+def test_synchronisations_are_detected(looks):
     class Nosy(fs.Constant):
         def step(self, W, L, G, state, oracle):
             float(L[0]), L.tolist(), G[G > 0], bool(L[0] > 0), L.cpu()
@@ -101,7 +101,7 @@ def test_looks_are_seen(looks):
 @pytest.mark.parametrize("options", [{}, {"batch_size": 3}, {"weight_decay": 0.1, "clip_norm": 1.0}], ids=str)
 @pytest.mark.parametrize("oracle", ORACLES)
 @pytest.mark.parametrize("rule", RULES)
-def test_no_rule_looks_at_values_step_by_step(rule, oracle, options, looks):
+def test_no_rule_synchronises_in_every_step(rule, oracle, options, looks):
     few, many = [2, 3, 2, 2], [7, 9, 5, 5]
     for steps in (few, many):
         run(RULES[rule], oracle, steps, **options)
@@ -112,8 +112,8 @@ def test_no_rule_looks_at_values_step_by_step(rule, oracle, options, looks):
 
 @pytest.mark.parametrize("options", [{}, {"batch_size": 3}, {"weight_decay": 0.1}], ids=str)
 @pytest.mark.parametrize("oracle", ORACLES)
-def test_a_search_looks_once_a_trial(oracle, options, looks):
-    """All clients are searched for together, so the longest search counts; one look more finds out who searches at all."""
+def test_a_line_search_synchronises_once_per_trial(oracle, options, looks):
+    """All clients search together, so the longest search counts; one more read finds the clients that search."""
     steps = 5
     trials = []
 

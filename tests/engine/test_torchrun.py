@@ -1,4 +1,4 @@
-"""One run on many processes has the bits of the local engine, whatever their number, and after any of them dies."""
+"""Runs on any number of processes match the local engine bitwise, also after a process is killed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.problems import learn
 
 
 @pytest.mark.slow
-def test_every_algorithm_has_the_bits_of_the_local_engine_in_all_processes(tmp_path):
+def test_every_algorithm_matches_the_local_engine_bitwise_in_all_processes(tmp_path):
     done = torchrun(3, "-m", "tests.engine.many", tmp_path)
     assert done.returncode == 0, done.stderr
     expected = here(every_algorithm())
@@ -42,7 +42,7 @@ def test_clients_keep_their_own_models_and_test_sets_in_many_processes(tmp_path)
 
 
 @pytest.mark.slow
-def test_runs_go_on_with_another_number_of_processes(tmp_path):
+def test_runs_resume_with_another_number_of_processes(tmp_path):
     for processes, rounds in ((2, 5), (4, 8), (1, 10)):
         done = torchrun(processes, "-m", "tests.engine.many", tmp_path, "--algorithm=scaffold", f"--rounds={rounds}")
         assert done.returncode == 0, done.stderr
@@ -54,7 +54,7 @@ def test_runs_go_on_with_another_number_of_processes(tmp_path):
 
 
 @pytest.mark.slow
-def test_processes_that_die_are_started_again_and_leave_no_trace(tmp_path):
+def test_restarted_processes_do_not_change_the_result(tmp_path):
     kills.processes(tmp_path, deaths=2)
 
 
@@ -76,7 +76,7 @@ def test_the_command_line_trains_with_many_processes(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_error_ends_all_processes_and_is_told_once(tmp_path):
+def test_an_error_ends_all_processes_and_is_reported_once(tmp_path):
     wrong = ["--set", "training.local_steps=3", "--set", "algorithm.lr=1e9", "--algorithm", "fedavg"]
     done = torchrun(2, "-m", "fedstride", "run", "digits", "--rounds", "3", "--out", tmp_path / "run", *wrong)
     assert done.returncode != 0
@@ -84,7 +84,7 @@ def test_an_error_ends_all_processes_and_is_told_once(tmp_path):
 
 
 def two_machines(stack):
-    """Two network namespaces with a wire between them: the commands that run something in each."""
+    """Two connected network namespaces: the commands that run a program in each."""
 
     def ip(*arguments):
         return subprocess.run(["ip", *arguments], capture_output=True, text=True, check=True)
@@ -105,7 +105,7 @@ def two_machines(stack):
 
 
 def namespaces_allowed():
-    """Whether a wire can be laid in a network namespace, which ends with this command."""
+    """Whether this user may create and connect network namespaces."""
     wire = ["unshare", "--net", "ip", "link", "add", "name", "one", "type", "veth", "peer", "name", "two"]
     return (
         bool(shutil.which("unshare") and shutil.which("ip"))
@@ -115,7 +115,7 @@ def namespaces_allowed():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not namespaces_allowed(), reason="needs network namespaces: root, iproute2 and util-linux")
-def test_two_machines_have_the_bits_of_one(tmp_path):
+def test_two_machines_match_one_bitwise(tmp_path):
     work = ["-m", "tests.engine.many", str(tmp_path), "--algorithm=scaffold", "--rounds=6"]
     with ExitStack() as stack:
         started = []
@@ -151,5 +151,5 @@ def test_without_torchrun_there_is_a_clear_error(monkeypatch):
         ([], 3, []),
     ],
 )
-def test_work_is_dealt_out_in_neighbours_of_like_cost(costs, world, ranks):
+def test_chunks_are_assigned_contiguously_and_balanced_by_cost(costs, world, ranks):
     assert deal(costs, world) == ranks

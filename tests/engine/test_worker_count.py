@@ -1,4 +1,4 @@
-"""The number of workers: tried out in the first rounds, from times that are made up here."""
+"""The number of workers, chosen from simulated times of the first rounds."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import pytest
 from fedstride.engine.worker_count import TRIALS, WorkerCount
 
 
-def drive(pace, seconds, rounds=20, first=0, exchanges=1, steps=10):
-    """Rounds that take seconds(workers) per local step; the workers of each."""
+def drive(count, seconds, rounds=20, first=0, exchanges=1, steps=10):
+    """Simulate rounds that take seconds(workers) per local step; return the workers of each."""
     seen = []
     for round in range(first, first + rounds):
-        workers = pace.workers
+        workers = count.workers
         seen.append(workers)
         for _ in range(exchanges):
-            pace.took(round, seconds(pace.workers) * steps, steps)
+            count.record(round, seconds(count.workers) * steps, steps)
     return seen
 
 
@@ -33,71 +33,71 @@ def costs(table):
         ({8: 1.0, 4: 0.98}, 8),  # not worth it
     ],
 )
-def test_the_fastest_number_stays(table, best, exchanges):
-    pace = WorkerCount(8, fixed=False)
-    seen = drive(pace, costs(table), exchanges=exchanges)
-    assert pace.settled
-    assert seen[-1] == pace.workers == pace.about()["workers"] == best
+def test_the_fastest_number_is_kept(table, best, exchanges):
+    count = WorkerCount(8, fixed=False)
+    seen = drive(count, costs(table), exchanges=exchanges)
+    assert count.settled
+    assert seen[-1] == count.workers == count.about()["workers"] == best
     assert all(seen.count(w) == TRIALS + 1 for w in table if w not in (8, best))  # its trials, and what began with it
 
 
-def test_halves_of_odd_numbers():
+def test_odd_numbers_are_halved():
     assert drive(WorkerCount(6, fixed=False), costs({6: 3.0, 3: 2.0, 1: 1.0}))[-1] == 1
 
 
 @pytest.mark.parametrize(("most", "fixed"), [(8, True), (1, False)])
-def test_what_is_fixed_stays(most, fixed):
-    pace = WorkerCount(most, fixed)
-    assert set(drive(pace, lambda workers: float(workers))) == {most}
-    assert pace.settled
+def test_a_fixed_number_is_kept(most, fixed):
+    count = WorkerCount(most, fixed)
+    assert set(drive(count, lambda workers: float(workers))) == {most}
+    assert count.settled
 
 
-def test_the_first_round_does_not_count():
-    pace = WorkerCount(2, fixed=False)
-    pace.took(0, 1e-6, 1)  # as if it had been fast
+def test_the_first_round_is_not_timed():
+    count = WorkerCount(2, fixed=False)
+    count.record(0, 1e-6, 1)  # as if it had been fast
     for round in range(1, 20):
-        pace.took(round, {2: 2.0, 1: 1.0}[pace.workers], 1)
-    assert pace.workers == 1
+        count.record(round, {2: 2.0, 1: 1.0}[count.workers], 1)
+    assert count.workers == 1
 
 
-def test_a_round_that_began_with_the_old_number_does_not_count():
-    """The change comes in the middle of a round: neither of its exchanges says anything of either number."""
-    pace = WorkerCount(2, fixed=False)
+def test_a_round_that_began_with_the_old_number_is_not_timed():
+    """The number changes in the middle of a round, so its time belongs to neither number."""
+    count = WorkerCount(2, fixed=False)
     for round in range(20):
         for _ in range(2):
-            pace.took(round, 1e-6 if round == TRIALS + 1 else {2: 1.0, 1: 2.0}[pace.workers], 1)
-    assert pace.workers == 2
+            count.record(round, 1e-6 if round == TRIALS + 1 else {2: 1.0, 1: 2.0}[count.workers], 1)
+    assert count.workers == 2
 
 
-def test_exchanges_of_a_round_count_together():
-    """One exchange is fast and one is slow: only both tell how long a round takes."""
-    pace, one, two = WorkerCount(2, fixed=False), (0.1, 1.9), (0.7, 0.7)  # two workers: 1.4 seconds a round, one: 2
+def test_exchanges_of_a_round_are_timed_together():
+    """One exchange is fast and one is slow; only their sum is the time of a round."""
+    count, one, two = WorkerCount(2, fixed=False), (0.1, 1.9), (0.7, 0.7)  # two workers: 1.4 seconds a round, one: 2
     for round in range(20):
         for part in range(2):
-            pace.took(round, (two if pace.workers == 2 else one)[part], 10)
-    assert pace.workers == 2
+            count.record(round, (two if count.workers == 2 else one)[part], 10)
+    assert count.workers == 2
 
 
-def test_the_better_of_the_trials_counts():
-    """A round that something else disturbed does not decide."""
-    pace = WorkerCount(2, fixed=False)
+def test_the_fastest_trial_counts():
+    """A round that was slow for another reason does not decide."""
+    count = WorkerCount(2, fixed=False)
     for round in range(20):
         disturbed = round == 1
-        pace.took(round, 100.0 if disturbed else {2: 1.0, 1: 2.0}[pace.workers], 1)
-    assert pace.workers == 2
+        count.record(round, 100.0 if disturbed else {2: 1.0, 1: 2.0}[count.workers], 1)
+    assert count.workers == 2
 
 
 def test_times_are_per_local_step():
-    """Cohorts that do less work are no faster for that."""
-    pace = WorkerCount(2, fixed=False)
+    """Cohorts with less work do not count as faster."""
+    count = WorkerCount(2, fixed=False)
     for round in range(20):
-        steps = 100 if pace.workers == 2 else 10
-        pace.took(round, {2: 1.0, 1: 2.0}[pace.workers] * steps, steps)
-    assert pace.workers == 2
+        steps = 100 if count.workers == 2 else 10
+        count.record(round, {2: 1.0, 1: 2.0}[count.workers] * steps, steps)
+    assert count.workers == 2
 
 
-def test_a_run_that_goes_on_later_has_a_first_round_too():
-    pace = WorkerCount(2, fixed=False)
-    seen = drive(pace, costs({2: 1.0, 1: 2.0}), first=7)
+def test_the_first_round_of_a_resumed_run_is_not_timed():
+    count = WorkerCount(2, fixed=False)
+    seen = drive(count, costs({2: 1.0, 1: 2.0}), first=7)
     assert seen[-1] == 2
     assert 1 in seen

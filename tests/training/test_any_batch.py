@@ -257,7 +257,7 @@ def test_what_cannot_be_used_is_refused_with_the_reason(case):
 
 
 def test_a_collate_that_returns_other_lengths():
-    with pytest.raises(InvalidInput, match="collate makes .* of 1 items; expected tensors with one row per item"):
+    with pytest.raises(InvalidInput, match=r"collate makes .* of 1 items; expected tensors with one row per item"):
         fs.train(Own(), "model", [Items(CLIENTS[0])], rounds=1, collate=lambda items: {"x": torch.ones(2, 5)})
 
 

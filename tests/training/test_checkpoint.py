@@ -1,4 +1,4 @@
-"""Checkpoints: a run goes on where it stopped, and never from another run's file."""
+"""Checkpoints: a run resumes where it stopped, and never from another run's file."""
 
 from __future__ import annotations
 
@@ -83,32 +83,32 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_checkpoint_is_put_aside_for_the_one_before(damage, tmp_path):
+def test_a_damaged_checkpoint_is_replaced_by_the_one_before(damage, tmp_path):
     learn("scaffold", checkpoint=tmp_path, rounds=3)
     newest, before = files(tmp_path)
     newest.write_bytes(DAMAGE[damage](newest.read_bytes()))
     kept = newest.read_bytes()
-    with pytest.warns(fs.FedstrideWarning, match=rf"{newest.name}.*goes on from {before.name}"):
+    with pytest.warns(fs.FedstrideWarning, match=rf"{newest.name}.*continues from {before.name}"):
         again = learn("scaffold", checkpoint=tmp_path, rounds=5)
     assert same_bits(again, learn("scaffold", rounds=5))
     assert (tmp_path / (newest.name + ".corrupt")).read_bytes() == kept
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_without_a_whole_checkpoint_nothing_is_done(damage, tmp_path):
+def test_without_an_intact_checkpoint_nothing_is_changed(damage, tmp_path):
     learn(checkpoint=fs.Checkpoints(tmp_path, keep=1))
     path = files(tmp_path)[0]
     path.write_bytes(DAMAGE[damage](path.read_bytes()))
     kept = path.read_bytes()
-    with pytest.raises(fs.InvalidInput, match=rf"none of the 1 .*{path.name}"):
+    with pytest.raises(fs.InvalidInput, match=rf"no usable checkpoint in .*{path.name}"):
         learn(checkpoint=tmp_path)
     assert [p.read_bytes() for p in tmp_path.iterdir()] == [kept]
 
 
-def test_a_saved_model_is_no_checkpoint(tmp_path):
+def test_a_saved_model_is_not_a_checkpoint(tmp_path):
     folder = learn().save(tmp_path)
     (folder / "model.safetensors").rename(folder / FIRST)
-    with pytest.raises(fs.InvalidInput, match="no checkpoint of a run in progress"):
+    with pytest.raises(fs.InvalidInput, match="not a checkpoint of a run in progress"):
         learn(checkpoint=tmp_path)
 
 
@@ -133,7 +133,7 @@ def test_a_checkpoint_with_other_contents_is_refused(what, tmp_path):
     tensors, meta = read_tensors(path)
     CRAFTED[what](tensors, meta)
     write_tensors(path, tensors, meta)
-    with pytest.raises(fs.InvalidInput, match="none of the 1"):
+    with pytest.raises(fs.InvalidInput, match="no usable checkpoint in"):
         learn("scaffold", checkpoint=tmp_path, rounds=9)
 
 
@@ -148,7 +148,7 @@ def test_a_checkpoint_with_other_contents_is_refused(what, tmp_path):
         ({"every": None, "seconds": 1e-9, "keep": 4}, [9, 8, 7, 6]),
     ],
 )
-def test_saved_when_it_is_due_and_the_last_ones_stay(when, rounds, tmp_path):
+def test_checkpoints_are_saved_when_due_and_the_last_ones_kept(when, rounds, tmp_path):
     learn(checkpoint=fs.Checkpoints(tmp_path, **when), rounds=9)
     assert [p.name for p in files(tmp_path)] == [f"checkpoint-{n:06}.safetensors" for n in rounds]
     assert len(list(tmp_path.iterdir())) == len(rounds)
@@ -164,12 +164,12 @@ def test_the_time_of_day_may_jump(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "bad", [{"every": 0}, {"every": 1.5}, {"seconds": 0}, {"seconds": "1"}, {"keep": 0}, {"keep": None}]
 )
-def test_when_to_save_is_checked(bad, tmp_path):
+def test_invalid_checkpoint_settings_are_refused(bad, tmp_path):
     with pytest.raises(fs.InvalidInput, match=f"Checkpoints: {next(iter(bad))}="):
         fs.Checkpoints(tmp_path, **bad)
 
 
-def test_files_are_replaced_whole(tmp_path):
+def test_files_are_replaced_atomically(tmp_path):
     path = tmp_path / "a" / "file.safetensors"
     write_tensors(path, {"x": torch.ones(3)}, {"n": 1})
     write_tensors(path, {"x": torch.zeros(2)}, {"n": 2})
@@ -179,7 +179,7 @@ def test_files_are_replaced_whole(tmp_path):
     assert [p.name for p in path.parent.iterdir()] == ["file.safetensors"]
 
 
-def test_tensors_that_share_memory_are_stored_apart(tmp_path):
+def test_tensors_that_share_memory_are_stored_separately(tmp_path):
     x = torch.arange(6.0)
     write_tensors(tmp_path / "file", {"x": x, "part": x[2:4], "turned": x.view(2, 3).T}, {})
     tensors, _ = read_tensors(tmp_path / "file")

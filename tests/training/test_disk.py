@@ -1,4 +1,4 @@
-"""Disks that are full, folders that may not be written to, two runs in one folder: a clear error, and nothing lost."""
+"""Full disks, read-only folders, two runs in one folder: a clear error, and no data lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def child(code: str, *args: object) -> str:
-    """What a process of its own prints."""
+    """Return the output of a separate process."""
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, args)], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
@@ -46,7 +46,7 @@ except fs.Unsaved as error:
 
 @pytest.mark.slow
 def test_a_full_disk_ends_the_run_and_keeps_what_was_saved(tmp_path):
-    """A limit on the size of files: the system refuses in the middle of a write."""
+    """A limit on the file size makes the system refuse in the middle of a write."""
     learn("scaffold", rounds=3, checkpoint=tmp_path / "probe")
     room = files(tmp_path / "probe")[0].stat().st_size
     said, figures = child(FULL, tmp_path / "run", room + 10).splitlines()
@@ -72,7 +72,7 @@ def test_a_write_that_fails_leaves_the_old_file(step, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_full_disk_in_the_file_of_the_clients(tmp_path, monkeypatch):
+def test_a_full_disk_while_writing_client_memory(tmp_path, monkeypatch):
     monkeypatch.setattr("fedstride.engine.store.LIMIT", 0)
 
     def fail(file, *args):
@@ -103,7 +103,7 @@ except fs.Unsaved as error:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("inside", ["", "new"])
-def test_a_folder_that_may_not_be_written_to(inside, tmp_path):
+def test_a_read_only_folder_is_refused(inside, tmp_path):
     tmp_path.chmod(0o555)
     for above in tmp_path.parents[: len(tmp_path.parents) - 1]:
         if above.stat().st_uid == os.getuid() and str(above).startswith("/tmp/"):
@@ -113,7 +113,7 @@ def test_a_folder_that_may_not_be_written_to(inside, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_is_one_runs_at_a_time(tmp_path):
+def test_a_folder_is_locked_by_one_run(tmp_path):
     found: list[BaseException] = []
 
     def other() -> None:
@@ -145,7 +145,7 @@ with locked(Path(sys.argv[1])):
 
 
 @pytest.mark.slow
-def test_a_lock_ends_with_its_process(tmp_path):
+def test_a_lock_is_released_with_its_process(tmp_path):
     with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
@@ -159,13 +159,13 @@ def test_a_lock_ends_with_its_process(tmp_path):
         assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_write_left_is_swept_away(tmp_path):
+def test_leftovers_of_a_killed_write_are_removed(tmp_path):
     (tmp_path / "checkpoint-000001.safetensors.new").write_bytes(b"half")
     learn(rounds=1, checkpoint=tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-000001.safetensors"]
 
 
-def test_runs_that_begin_at_once_get_folders_of_their_own(tmp_path, monkeypatch):
+def test_runs_that_start_together_get_separate_folders(tmp_path, monkeypatch):
     from fedstride.app.cli.run import _new_folder
 
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""The history: rows, columns, and what each figure means."""
+"""The history: rows, columns, and the definition of each figure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_long_history_is_the_same_as_a_list(rounds):
 @pytest.mark.parametrize(
     "data", [b"x", History([{"a": 1}]).packed()[:-1], zlib.compress(b"[1,"), zlib.compress(b" " * 2**21)]
 )
-def test_what_is_no_history_is_not_unpacked(data):
+def test_invalid_histories_are_not_unpacked(data):
     with pytest.raises(ValueError, match=r".+"):
         list(unpack(data))
 
@@ -68,7 +68,7 @@ def test_the_training_loss_is_the_weighted_loss_at_the_start_of_the_round(weight
 
 
 def updates(algorithm="fedavg", **options):
-    """Delta_i of every client in the first round, from runs of one client each."""
+    """Return Delta_i of every client in the first round, from runs with one client each."""
     start = nn.utils.parameters_to_vector(classifier().parameters()).detach()
     runs = [
         learn(algorithm, clients=[c], rounds=1, local_steps=t, **options)
@@ -192,7 +192,7 @@ def test_fedexps_step_follows_the_updates():
 
 
 def moves(algorithm, **options):
-    """A run, and the moves x_t - x_{t-1} of its model."""
+    """Return a run, and the moves x_t - x_{t-1} of its model."""
     iterates = []
     run = learn(algorithm, callbacks=[lambda event: iterates.append(event.x)], **options)
     return run, torch.stack(iterates).diff(dim=0)
@@ -207,7 +207,7 @@ def test_the_update_is_the_length_of_the_mean_update(algorithm):
 
 
 def test_the_update_of_fednova_is_that_of_the_clients():
-    """They upload Delta_i / a_i."""
+    """Its clients upload Delta_i / a_i."""
     _, D = updates()
     run = learn("fednova", rounds=1, local_steps=STEPS)
     assert run.history[0]["update"] == pytest.approx(float(D.mean(0).norm()), rel=1e-9)
@@ -221,7 +221,7 @@ def test_the_turn_is_the_cosine_of_two_moves(algorithm):
     assert run.history["turn"][1:] == pytest.approx(cosines.tolist(), rel=1e-9)
 
 
-def test_a_model_at_rest_does_not_turn():
+def test_a_model_that_does_not_move_has_no_turn():
     nothing = [(torch.zeros(3, 2).double(), torch.zeros(3, 1).double())]
     run = learn(model=nn.Linear(2, 1, bias=False).double(), loss="mse", clients=nothing)
     assert run.history["turn"] == [None] * 3
@@ -234,7 +234,7 @@ def test_without_a_compressor_nothing_is_lost(algorithm):
 
 
 def lost(M, compressor):
-    """sqrt(sum |m - C(m)|^2 / sum |m|^2) over messages, one per row."""
+    """Return sqrt(sum |m - C(m)|^2 / sum |m|^2) over messages, one per row."""
     return float((M - compressor.compress(M)).norm() / M.norm())
 
 
@@ -251,7 +251,7 @@ def test_compression_is_the_relative_error_of_the_messages(clients):
 
 
 def test_compression_with_error_feedback_is_that_of_the_corrected_message():
-    """The first message is whole; the second has no error to carry, the third has."""
+    """The first message is not compressed; the second has no residual, the third has one."""
     only, topk = {"clients": classification()[:1]}, fs.TopK(5)
     run, moved = moves(fs.Algorithm(up=topk), **only)
     second = learn(rounds=2, **only).x - learn(rounds=1, **only).x

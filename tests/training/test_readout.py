@@ -1,4 +1,4 @@
-"""The read-out: what is evaluated and returned, while training goes on from the last iterate."""
+"""The read-out: the model that is evaluated and returned, while training continues from the last iterate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEST = classification((7,), seed=9)[0]
 
 
 def followed(algorithm="fedavg", **options):
-    """A run, and its iterates x_0, x_1, ..."""
+    """Return a run, and its iterates x_0, x_1, ..."""
     iterates = []
     run = learn(algorithm, callbacks=[lambda event: iterates.append(event.x)], **options)
     return run, iterates
@@ -64,14 +64,14 @@ def test_every_recipe_has_every_readout_on_the_same_path(name):
     assert not torch.equal(returned(mean), mean.x)
 
 
-def test_none_is_what_the_algorithm_says():
+def test_readout_none_is_the_algorithms_choice():
     assert same_bits(learn("auto", readout="average"), learn("auto"))
     assert same_bits(learn("fedexp", readout="server"), learn("fedexp"))
     assert same_bits(learn(fs.Algorithm(readout="average")), learn(fs.Algorithm(), readout="average"))
 
 
 @pytest.mark.parametrize("readout", ["last", "average"])
-def test_scores_are_those_of_what_is_returned(readout):
+def test_scores_are_those_of_the_read_out(readout):
     run = learn("fedexp", test=TEST, readout=readout)
     with torch.no_grad():
         output = run.model(TEST[0])
@@ -96,7 +96,7 @@ def crash(event):
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "fedexp", "scaffold"])
-def test_an_averaged_run_goes_on_to_the_same_bits(algorithm, tmp_path):
+def test_an_averaged_run_resumes_bitwise(algorithm, tmp_path):
     def go(**options):
         return learn(algorithm, readout="average", rounds=6, cohort=2, batch_size=3, test=TEST, **options)
 
@@ -115,7 +115,7 @@ def test_a_checkpoint_with_another_readout_is_refused(tmp_path):
         learn(checkpoint=tmp_path, rounds=4, readout="average")
 
 
-def test_what_is_saved_is_what_was_returned(tmp_path):
+def test_the_saved_model_is_the_returned_one(tmp_path):
     run = learn(readout="average")
     again = fs.load(run.save(tmp_path))
     assert torch.equal(returned(again), returned(run))

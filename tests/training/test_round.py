@@ -32,7 +32,7 @@ from tests.problems import Always, classification, classifier, learn, records, s
 
 @contextmanager
 def started(algorithm="fedavg", engine=None, sampler=None, guard=None, rounds=3):
-    """(setup, initial state) of the run that learn() does."""
+    """Return setup and initial state of the run of learn()."""
     a, model, clients = validate.algorithm_of(algorithm), classifier(), federation(classification())
     probed = validate.try_out(model, "cross_entropy", clients, ())
     task = Task(
@@ -60,7 +60,7 @@ def started(algorithm="fedavg", engine=None, sampler=None, guard=None, rounds=3)
 
 
 def packed(state):
-    """Everything that a state holds, apart from the clock, as copies."""
+    """Return copies of all contents of a state, except times."""
     tensors, facts = pack(state)
     rows = [{**row, "seconds": 0} for row in state.history]
     return {k: v.clone() for k, v in tensors.items() if k != "history"}, facts, rows
@@ -84,7 +84,7 @@ ALGORITHMS = {
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_round_changes_nothing_that_it_is_given(name):
+def test_a_round_does_not_change_its_arguments(name):
     sampler = fs.Uniform(4) if name == "private" else None
     with started(ALGORITHMS[name], sampler=sampler) as (setup, state):
         for _ in range(3):
@@ -109,13 +109,13 @@ def test_train_is_a_loop_of_rounds(name):
     assert same_bits(run, learn(ALGORITHMS[name]))
 
 
-def test_the_cohort_is_the_samplers():
+def test_the_sampler_chooses_the_cohort():
     with started(sampler=Always((3, 0))) as (setup, state):
         assert sorted(client for client, _ in choose_cohort(setup, 0, attempt=1)) == [0, 3]
         assert advance(setup, state)[1]["participants"] == 2
 
 
-def test_a_failed_attempt_tells_what_it_cost_and_whom_it_lost():
+def test_a_failed_attempt_records_costs_and_lost_clients():
     with (
         started(engine=Faulty(dropout=1.0)) as (setup, state),
         pytest.raises(FailedAttempt) as caught,
@@ -130,7 +130,7 @@ def test_a_failed_attempt_tells_what_it_cost_and_whom_it_lost():
     assert again.bytes_down == failed.bytes_down > 0
 
 
-def test_failed_attempts_discard_what_clients_remember():
+def test_failed_attempts_discard_client_memory():
     guard = fs.Guard(quorum=1.0, retries=200)
     with started("scaffold", Faulty(dropout=0.25, seed=5), Always((0, 2, 3)), guard) as (setup, state):
         while state.round < 3:
@@ -165,7 +165,7 @@ def test_every_part_of_a_packed_state_is_needed():
                 unpack(start, tensors, {**facts, name: wrong}, "a test")
 
 
-def test_a_longer_history_leaves_the_shorter_one_as_it_is():
+def test_appending_to_a_history_does_not_change_the_shorter_one():
     short = History({"round": i} for i in range(199))
     longer = short.plus({"round": 199})
     assert longer.plus({"round": 200})["round"] == list(range(201))
@@ -174,8 +174,8 @@ def test_a_longer_history_leaves_the_shorter_one_as_it_is():
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 @pytest.mark.parametrize("where", ["exchange", "evaluate", "commit"])
-def test_an_interrupted_round_leaves_no_half_changed_checkpoint(where, error, tmp_path, monkeypatch):
-    """Finished rounds are saved; if the clients' memory may be ahead of the state, nothing is."""
+def test_an_interrupted_round_leaves_a_consistent_checkpoint(where, error, tmp_path, monkeypatch):
+    """Finished rounds are saved, unless the clients' memory may be ahead of the state."""
     real, calls = getattr(LocalClients, where), []
 
     def fails(self, *given):

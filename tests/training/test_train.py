@@ -1,4 +1,4 @@
-"""fs.train: what a user may pass, and what a user gets."""
+"""fs.train: its arguments and its results."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def start():
 
 
 def update(i, **options):
-    """Delta_i of a full-batch client alone."""
+    """Return Delta_i of a single full-batch client."""
     return start() - learn(clients=[classification()[i]], rounds=1, **{"local_steps": STEPS[i], **options}).x
 
 
 # --- what comes back ---------------------------------------------------------------------------------------------------
 
 
-def test_the_default_needs_no_choice():
+def test_the_default_algorithm_is_auto():
     clients = [(inputs, inputs[:, :3].argmax(1)) for inputs, _ in classification((20, 30, 10, 25))]
     run = fs.train(classifier(), "cross_entropy", clients, rounds=20, local_steps=5, test=clients[0])
     assert run.algorithm == fs.recipes.auto()
@@ -245,7 +245,7 @@ def test_averaged_statistics_are_the_mean_of_the_clients(weights, p):
 
 
 class Watched:
-    """A local engine that shows its clients."""
+    """A local engine that exposes its clients."""
 
     leads = True
 
@@ -285,7 +285,7 @@ def test_frozen_statistics_do_not_move_and_are_what_training_uses():
     assert run.history[0]["train_loss"] == pytest.approx(float(sum(losses)) / C, rel=1e-12)
 
 
-def test_dropout_is_drawn_anew_for_client_step_and_round():
+def test_dropout_differs_by_client_step_and_round():
     data = [classification()[0]] * 2
     run = learn(model=classifier(middle=lambda: nn.Dropout(0.5)), clients=data, rounds=2, local_steps=2)
     assert run.history[0]["drift"] > 1e-3  # identical clients, different masks
@@ -293,13 +293,13 @@ def test_dropout_is_drawn_anew_for_client_step_and_round():
     assert not torch.equal(run.x, again.x)
 
 
-def test_line_search_with_dropout_compares_like_with_like():
+def test_line_search_uses_the_same_dropout_for_all_trials():
     run = learn("fedsls", model=classifier(middle=lambda: nn.Dropout(0.5)), rounds=4, local_steps=4)
     assert run.history["failed"] == [0] * 4
 
 
-def test_moon_starts_a_newcomer_from_the_global_model():
-    """Not from the first model of the run: a client that comes in round 2 works as if the run began there."""
+def test_moon_starts_a_new_client_from_the_global_model():
+    """Not from the first model of the run: a client that joins in round 2 trains as if the run began there."""
     xs = []
     run = learn("moon", rounds=2, local_steps=2, cohort=Only([0], [1]), callbacks=[lambda e: xs.append(e.x)])
     model = classifier()
@@ -341,7 +341,7 @@ def test_a_regression_has_no_accuracy():
 # --- divergence --------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_diverges_says_where_and_keeps_the_last_finite_model():
+def test_a_diverged_run_names_the_round_and_keeps_the_last_finite_model():
     xs = []
     with pytest.raises(fs.Diverged, match=r"round \d+.*client \d") as caught:
         fs.train(
@@ -362,7 +362,7 @@ def test_a_run_that_diverges_says_where_and_keeps_the_last_finite_model():
     assert error.run.history["round"] == list(range(1, error.round))
 
 
-def test_a_server_that_diverges_says_so():
+def test_a_diverged_server_step_is_reported():
     with pytest.raises(fs.Diverged, match=r"round \d+: the server step") as caught:
         fs.train(linear(), "mse", regression(), fs.recipes.fedavg(lr=1e3, server_lr=1e38), rounds=9)
     assert torch.isfinite(caught.value.run.x).all()
@@ -379,7 +379,7 @@ def test_a_diverged_run_can_be_saved(tmp_path):
 
 
 @pytest.mark.parametrize("make", [classifier, normalised, lambda: seeded(Tied)], ids=["plain", "buffers", "tied"])
-def test_a_saved_run_comes_back(make, tmp_path):
+def test_a_saved_run_can_be_loaded(make, tmp_path):
     inputs = classification()[0][0]
     data = [(inputs, torch.zeros(len(inputs), dtype=torch.long))]
     run = fs.train(make(), "cross_entropy", data, "fedexp", rounds=2, test=data[0])
@@ -400,5 +400,5 @@ def test_a_saved_run_does_not_fit_another_model(tmp_path):
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
-    with pytest.raises(fs.InvalidInput, match=r"holds no model\.safetensors"):
+    with pytest.raises(fs.InvalidInput, match=r"does not contain model\.safetensors"):
         fs.load(tmp_path, classifier())

@@ -1,4 +1,4 @@
-"""Algorithms: what they are made of, what does not go together, and all that have a name."""
+"""Algorithms: composition of parts, compatibility, named recipes, client sampling and privacy."""
 
 from fedstride.algorithm.compose import Algorithm
 

@@ -1,4 +1,4 @@
-"""Parts that do not go together: one function per reason, which refuses the algorithm and says why."""
+"""Compatibility of parts: one function per reason, which refuses an algorithm and explains why."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedstride.core.errors import InvalidInput, Refused
 if TYPE_CHECKING:
     from fedstride.algorithm.compose import Algorithm
 
-METHODS = {  # of a part, by the argument that takes it
+METHODS = {  # required methods of a part, by argument of Algorithm
     "server": ("init", "broadcast", "step", "output", "needs"),
     "step": ("init", "step"),
     "objective": ("memory", "terms", "finish"),
@@ -61,7 +61,7 @@ def check_kinds(a: Algorithm) -> None:
 
 
 def slot_of(part: object, given: str) -> str | None:
-    """The slot that a part declares; without a declaration, a slot whose methods it has, if possible the given one."""
+    """Return the slot that a part declares, else one whose methods it has, preferably the given one."""
     slot = declared(part, "slot")
     if isinstance(slot, str) and slot in KINDS:
         return slot
@@ -72,27 +72,27 @@ def slot_of(part: object, given: str) -> str | None:
 
 
 def _needs(a: Algorithm) -> None:
-    """A server may ask for a number that a step rule leaves in its state, such as the loss for `auto`."""
+    """Refuse a server that needs a number that the step rule does not provide, such as the loss for `auto`."""
     one = torch.ones(1, 1, dtype=torch.float64)
     context = Context(seed=0, round=0, rounds=1, clients=(0,), steps=(1,), size=one, batch=one)
     left = {"square", "effective_steps", *a.step.init(one[0], context)}
     missing = [name for name in a.server.needs if name not in left]
     if missing:
         raise Refused(
-            f"{_name(a.server)} needs {missing[0]!r} from the clients, and {_name(a.step)} leaves no such "
-            "number. Use the step rule that belongs to this server."
+            f"{_name(a.server)} needs {missing[0]!r} from the clients, but {_name(a.step)} does not "
+            "provide it. Use the step rule that belongs to this server."
         )
 
 
 def _feedback(a: Algorithm) -> None:
     if a.error_feedback and a.up is None and a.down is None:
         raise Refused(
-            "error_feedback=True without a compressor: there is no error to feed back. Give up= or down=, or leave it out."
+            "error_feedback=True without a compressor: there is no error to feed back. Give up= or down=, or drop it."
         )
     coarse = [c for c in (a.up, a.down) if c is not None and not declared(c, "contracts")]
     if coarse and a.error_feedback is not False:
         raise Refused(
-            f"{coarse[0]} with error feedback: it is not a contraction, and the residual grows without end. "
+            f"{coarse[0]} with error feedback: it is not a contraction, so the residual grows without bound. "
             "Use RandomK(unbiased=False), Quantize(bits=3) or more, or error_feedback=False."
         )
 
@@ -100,7 +100,7 @@ def _feedback(a: Algorithm) -> None:
 def _down(a: Algorithm) -> None:
     if a.down is not None and not a.exchanges_gradients:
         raise Refused(
-            "down= compresses the mean of exchanged gradients, and this algorithm exchanges none. "
+            "down= compresses the mean of exchanged gradients, but this algorithm exchanges none. "
             "Use drift=GradientCorrection(), or up= to compress the updates."
         )
 
@@ -108,7 +108,7 @@ def _down(a: Algorithm) -> None:
 def _scaled_tensors(a: Algorithm) -> None:
     if declared(a.step, "scales_tensors") and a.drift is not None:
         raise Refused(
-            f"{_name(a.step)} with {_name(a.drift)}: it scales the gradient tensor by tensor, and the correction does not "
+            f"{_name(a.step)} with {_name(a.drift)}: it scales each tensor of the gradient, and the correction does not "
             "account for that. Use another step rule, such as Armijo() or DeltaSGD()."
         )
 
@@ -130,8 +130,8 @@ def _estimates(a: Algorithm) -> None:
         )
     if declared(a.step, "needs_loss") and not declared(a.gradient, "gives_loss"):
         raise Refused(
-            f"{step} with {gradient}: the rule asks for the loss, or for a second gradient, of the estimate, and "
-            f"{gradient} has neither. Use Constant, or DeltaSGD(reuse_gradient=True)."
+            f"{step} with {gradient}: the rule needs the loss, or a second gradient, of the estimate, but "
+            f"{gradient} provides neither. Use Constant, or DeltaSGD(reuse_gradient=True)."
         )
 
 
@@ -141,8 +141,8 @@ def _effective_steps(a: Algorithm) -> None:
     server = _name(a.server)
     if not hasattr(a.step, "effective_steps"):
         raise Refused(
-            f"{server} with {_name(a.step)}: its weights a_i come from a known number of equal steps, which an "
-            "adaptive rule does not have. Use Constant, PerStep or Momentum."
+            f"{server} with {_name(a.step)}: its weights a_i assume a known number of equal steps, which an "
+            "adaptive rule does not take. Use Constant, PerStep or Momentum."
         )
     if a.prox and not declared(a.step, "effective_steps_with_prox"):
         raise Refused(
@@ -153,7 +153,7 @@ def _effective_steps(a: Algorithm) -> None:
 
 
 def _halves(a: Algorithm) -> None:
-    """An objective and a server rule that make one algorithm only together."""
+    """Refuse half of an algorithm that consists of an objective and a server rule."""
     client, server = declared(a.objective, "half_of"), declared(a.server, "half_of")
     if client != server:
         name = client or server
@@ -172,7 +172,7 @@ def _objective(a: Algorithm) -> None:
         raise Refused(f"{name} with a drift correction: both correct the same drift. Use one of them.")
     if a.drift is not None and declared(a.objective, "starts_elsewhere"):
         raise Refused(
-            f"{name} with a drift correction: the correction is taken at x, and local steps start elsewhere. Drop one of them."
+            f"{name} with a drift correction: the correction is computed at x, but local steps start elsewhere. Drop one of them."
         )
     if declared(a.objective, "trains_own") and declared(a.gradient, "by_components"):
         raise Refused(
@@ -180,11 +180,11 @@ def _objective(a: Algorithm) -> None:
             "Use the minibatch estimator."
         )
     if a.up is not None and declared(a.objective, "needs_everyone"):
-        raise Refused(f"{name} with a compressor: x is the mean of the clients' points only for exact updates.")
+        raise Refused(f"{name} with a compressor: x is the mean of the clients' points only if updates are exact.")
 
 
 def _aggregate(a: Algorithm) -> None:
-    """A median of updates is not a mean: control variates, diversity and weights have no meaning for it."""
+    """Refuse parts that need a mean: control variates, diversity and weights have no meaning for a median."""
     if a.aggregate is None:
         return
     rule = _name(a.aggregate)
@@ -194,14 +194,14 @@ def _aggregate(a: Algorithm) -> None:
             "Use Average, ServerMomentum, or one of the adaptive servers."
         )
     if a.drift is not None:
-        raise Refused(f"{rule} with {_name(a.drift)}: corrections cancel in the mean over the clients only. Drop one.")
+        raise Refused(f"{rule} with {_name(a.drift)}: corrections cancel only in the mean over the clients. Drop one.")
     if a.up is not None:
         raise Refused(
             f"{rule} with a compressor: most coordinates of a sparse update are 0, and so is their median. Drop one."
         )
     if a.privacy is not None:
         raise Refused(
-            f"{rule} with Privacy: the noise is made for a sum. Drop one; clipping bounds every client anyway."
+            f"{rule} with Privacy: the noise is calibrated for a sum. Drop one; clipping bounds every client anyway."
         )
 
 
@@ -209,16 +209,14 @@ def _privacy(a: Algorithm) -> None:
     if a.privacy is None:
         return
     if a.drift is not None:
-        raise Refused(
-            f"Privacy with {_name(a.drift)}: what clients upload for the correction has no bound. Leave drift out."
-        )
+        raise Refused(f"Privacy with {_name(a.drift)}: uploads for the correction are unbounded. Drop drift=.")
     if declared(a.server, "exact_mean"):
         raise Refused(
-            f"Privacy with {_name(a.server)}: it holds for exact sums of what the clients know. "
+            f"Privacy with {_name(a.server)}: it requires exact sums over the clients. "
             "Use Average, FedExP, ServerMomentum, Auto, or an adaptive server."
         )
     if a.feeds_back_up:
-        raise Refused("Privacy with error feedback: what is clipped away would come back. Use error_feedback=False.")
+        raise Refused("Privacy with error feedback: the clipped part would be sent later. Use error_feedback=False.")
 
 
 def _name(part: object) -> str:

@@ -1,4 +1,4 @@
-"""The composition: an algorithm is a choice of few orthogonal parts; what makes no sense is refused, with the reason."""
+"""Composition: an algorithm is a choice of orthogonal parts; incompatible ones are refused with the reason."""
 
 from __future__ import annotations
 
@@ -19,25 +19,50 @@ from fedstride.core.rows import State, Vec
 from fedstride.server import Average, Server
 from fedstride.wire import Compressor, Robust, feedback
 
-UNBOUNDED = ("loss", "mean_squares")  # what `auto` does without under privacy
+UNBOUNDED = ("loss", "mean_squares")  # optional needs of `auto`, which have no bound for privacy
 READOUTS = ("server", "last", "average")
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """objective x gradient estimator x drift correction x client step rule x compressor x server rule."""
+    """A federated algorithm, composed of parts.
+
+    Args:
+        step: client step rule.
+        server: server rule.
+        objective: local objective of the clients.
+        gradient: estimator of the local gradient.
+        drift: drift correction. None: no correction.
+        up: compressor of the updates; with a gradient correction, of the exchanged gradients.
+        down: compressor of the mean of the exchanged gradients.
+        error_feedback: whether compression errors are sent later. None: wherever there is a compressor.
+        aggregate: robust aggregation rule. None: the weighted mean.
+        privacy: differential privacy. None: no privacy.
+        readout: the model that is evaluated and returned: "server" (chosen by the server rule), "last" or "average".
+        name: name of the algorithm, used in reports.
+
+    Raises:
+        InvalidInput: if a value is not a part, or not one of this kind.
+        Refused: if parts are incompatible.
+
+    Example:
+        >>> algorithm = fs.Algorithm(step=fs.Armijo(), server=fs.FedExP(), drift=fs.Scaffold())
+        >>> run = fs.train(nn.Linear(4, 3), "cross_entropy", clients, algorithm, rounds=2)
+        >>> len(run.history)
+        2
+    """
 
     step: Step = field(default_factory=Constant)
     server: Server = field(default_factory=Average)
     objective: Objective = field(default_factory=Plain)
     gradient: Estimator = field(default_factory=Minibatch)
     drift: Drift | None = None
-    up: Compressor | None = None  # of the update; with gradient correction, of the exchanged gradient
-    down: Compressor | None = None  # of the exchanged gradient's mean
-    error_feedback: bool | None = None  # None: wherever there is a compressor
-    aggregate: Robust | None = None  # None: the weighted mean
+    up: Compressor | None = None
+    down: Compressor | None = None
+    error_feedback: bool | None = None
+    aggregate: Robust | None = None
     privacy: Privacy | None = None
-    readout: str = "server"  # what is evaluated and returned: what the server rule says, "last", or "average"
+    readout: str = "server"
     name: str = "custom"
 
     def __post_init__(self) -> None:
@@ -51,42 +76,45 @@ class Algorithm:
 
     @property
     def exchanges_gradients(self) -> bool:
+        """Whether clients exchange gradients before their local steps."""
         return self.drift is not None and self.drift.exchanges_gradients
 
     @property
     def feeds_back_up(self) -> bool:
+        """Whether clients use error feedback."""
         return self.up is not None and self.error_feedback is not False
 
     @property
     def feeds_back_down(self) -> bool:
+        """Whether the server uses error feedback."""
         return self.down is not None and self.error_feedback is not False
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """What clients upload beside the update."""
+        """Names of the fields that clients upload beside the update."""
         private = self.privacy is not None
         more = ("below",) if self.privacy is not None and self.privacy.quantile is not None else ()
         return (*(name for name in self.server.needs if not private or name not in UNBOUNDED), *more)
 
     @property
     def prox(self) -> float:
-        """mu of the proximal term, 0 without one."""
+        """Coefficient mu of the proximal term, 0 without one."""
         return float(declared(self.objective, "prox"))
 
     @property
     def needs_features(self) -> bool:
-        """True if the objective calls the model's `features` method."""
+        """Whether the objective calls the model's `features` method."""
         return bool(declared(self.objective, "needs_features"))
 
     def memory(self, x: Vec, personal: Personal | None = None) -> State:
-        """What a client that never took part remembers. Errors of compression are those of the shared entries."""
+        """Return the memory of a client before its first round; compression errors are those of shared entries."""
         drift = self.drift.memory(x) if self.drift is not None else {}
         own, shared = ({}, x) if personal is None else (personal.memory(x), personal.cut(x))
         return {**self.objective.memory(x), **drift, **(feedback.memory(shared) if self.feeds_back_up else {}), **own}
 
 
 def recipe_of(part: type) -> Callable[..., Algorithm]:
-    """The recipe that a part declares: a function of its settings, with the default parts in all other slots."""
+    """Return the recipe that a part declares: a function of its arguments, with default parts in all other slots."""
     slot, name = declared(part, "slot"), declared(part, "recipe")
 
     def make(*args: object, **settings: object) -> Algorithm:

@@ -1,7 +1,7 @@
 """Discovery of parts: a file in one of the folders below is enough to add one.
 
-A part is a dataclass that declares the slot of its folder. Discovery makes it an attribute of its package and of `fedstride`,
-and lets TOML files name it; one that declares a recipe is also entered into the table of recipes.
+A part is a dataclass that declares the slot of its folder. Discovery makes it an attribute of its package and of
+`fedstride`, and available in TOML files; a part that declares a recipe is also added to the table of recipes.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ PARTS = _discover()  # slot -> name -> class
 
 
 def export(names: dict[str, Any]) -> None:
-    """Add the parts to the public names, which list the built-in ones already for the sake of type checkers."""
+    """Add the parts to the public names, which list the built-in ones already, for type checkers."""
     for name, part in ((name, part) for parts in PARTS.values() for name, part in parts.items()):
         if names.setdefault(name, part) is not part:
             raise InvalidInput(f"{part.__module__}: the name {name} is taken by fedstride.{name}. Rename the part.")
 
 
 def halves(name: str) -> list[str]:
-    """The parts that are half of the algorithm of this name, as arguments of Algorithm."""
+    """Return the parts that are half of this algorithm, as arguments of Algorithm."""
     found = [(slot, part) for slot, parts in PARTS.items() for part in parts.values()]
     return [f"{slot}={part.__name__}()" for slot, part in found if vars(part).get("half_of") == name]

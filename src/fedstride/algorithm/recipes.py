@@ -1,13 +1,15 @@
-"""The table: name -> composition. Every algorithm of the five papers and of their rivals."""
+"""Recipes: named algorithms, of the five papers and of the methods they are compared with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from fedstride.algorithm import Algorithm
 from fedstride.algorithm.compose import recipe_of
 from fedstride.algorithm.parts import PARTS
+from fedstride.algorithm.registry import RECIPES as RECIPES
+from fedstride.algorithm.registry import get as get
+from fedstride.algorithm.registry import recipe
 from fedstride.client.drift import GradientCorrection, Scaffold
 from fedstride.client.gradient import IAG
 from fedstride.client.objective import Ditto, FedDynObjective, FedSplitProx, Moon, Proximal
@@ -47,34 +49,16 @@ from fedstride.server import (
 )
 from fedstride.wire import Compressor
 
-Make = TypeVar("Make", bound=Callable[..., Algorithm])
-RECIPES: dict[str, Callable[..., Algorithm]] = {}
-
-
-def recipe(make: Make) -> Make:
-    """Enter a recipe into the table under its own name."""
-    if make.__name__ in RECIPES:
-        raise InvalidInput(f"recipe {make.__name__!r}: the name is taken by another recipe. Choose another one.")
-    RECIPES[make.__name__] = make
-    return make
-
-
-def get(name: str) -> Algorithm:
-    """The recipe of this name with its defaults."""
-    if name not in RECIPES:
-        raise InvalidInput(f"algorithm={name!r} is unknown; {nearest(name, RECIPES)}")
-    return RECIPES[name]()
-
 
 @recipe
 def auto() -> Algorithm:
-    """No knob: Polyak clients under a cap that the federation moves, momentum of adaptive length, averaged read-out."""
+    """No tuning: Polyak step sizes under an adaptive cap, server momentum of adaptive length, averaged read-out."""
     return Algorithm(CappedPolyak(), Auto(), readout="average", name="auto")
 
 
 @recipe
 def fedavg(lr: float = 0.1, server_lr: float = 1.0, schedule: Schedule | None = None) -> Algorithm:
-    """Federated averaging of constant-step SGD clients."""
+    """Federated averaging with constant-step SGD on the clients."""
     return Algorithm(Constant(lr, schedule), Average(server_lr), name="fedavg")
 
 
@@ -86,7 +70,7 @@ def fedavgm(lr: float = 0.1, server_lr: float = 1.0, beta: float = 0.9, schedule
 
 @recipe
 def fedprox(lr: float = 0.1, mu: float = 0.01, server_lr: float = 1.0, schedule: Schedule | None = None) -> Algorithm:
-    """FedAvg whose clients stay near the global model: mu/2 |y - x|^2."""
+    """FedAvg with a proximal term mu/2 |y - x|^2, which keeps clients near the global model."""
     return Algorithm(Constant(lr, schedule), Average(server_lr), Proximal(mu), name="fedprox")
 
 
@@ -94,14 +78,14 @@ def fedprox(lr: float = 0.1, mu: float = 0.01, server_lr: float = 1.0, schedule:
 def fednova(
     lr: float = 0.1, server_lr: float = 1.0, beta: float = 0.0, mu: float = 0.0, schedule: Schedule | None = None
 ) -> Algorithm:
-    """Updates normalised by each client's effective number of steps; beta = the clients' momentum."""
+    """Updates normalised by each client's effective number of steps; beta is the clients' momentum."""
     step = Momentum(lr, beta, schedule) if beta else Constant(lr, schedule)
     return Algorithm(step, FedNova(server_lr), Proximal(mu), name="fednova")
 
 
 @recipe
 def feddyn(lr: float = 0.1, alpha: float = 0.1, schedule: Schedule | None = None) -> Algorithm:
-    """Dynamic regularisation: local minima are made to agree with the global one."""
+    """Dynamic regularisation, which aligns the clients' minima with the global one."""
     return Algorithm(Constant(lr, schedule), FedDyn(alpha), FedDynObjective(alpha), name="feddyn")
 
 
@@ -146,7 +130,7 @@ def fedadagrad(
     tau: float = 1e-3,
     schedule: Schedule | None = None,
 ) -> Algorithm:
-    """Adagrad at the server; of the betas only the first, of the momentum, has a meaning."""
+    """Adagrad at the server; only the first of the betas, the momentum, is used."""
     check_betas("fedadagrad", betas)
     return Algorithm(Constant(lr, schedule), AdagradServer(server_lr, betas[0], tau), name="fedadagrad")
 
@@ -171,7 +155,7 @@ def fedexp(
     exact: bool = False,
     schedule: Schedule | None = None,
 ) -> Algorithm:
-    """The server extrapolates by the diversity of the updates; returns the mean of the last two iterates."""
+    """Server extrapolation by the diversity of the updates; returns the mean of the last two iterates."""
     return Algorithm(Constant(lr, schedule), FedExP(eps, server_lr_max, exact), name="fedexp")
 
 
@@ -207,10 +191,10 @@ def fedsls(
     growth: float = 2.0,
     server_lr: float = 1.0,
 ) -> Algorithm:
-    """Armijo's line search on the clients; a server step of at most 1."""
+    """Armijo line search on the clients; a server step of at most 1."""
     positive("fedsls", server_lr=server_lr)
     if server_lr > 1:
-        raise InvalidInput(f"fedsls: server_lr={server_lr!r} is above 1; FedSLS does not extrapolate, fedexpsls does.")
+        raise InvalidInput(f"fedsls: server_lr={server_lr!r} is above 1; FedSLS does not extrapolate; use fedexpsls.")
     return Algorithm(Armijo(lr_max, c, backtrack, reset, growth), Average(server_lr), name="fedsls")
 
 
@@ -224,7 +208,7 @@ def fedexpsls(
     eps: float = 1e-3,
     server_lr_max: float | None = None,
 ) -> Algorithm:
-    """Armijo's line search on the clients, extrapolation at the server; returns the last iterate."""
+    """Armijo line search on the clients, extrapolation at the server; returns the last iterate."""
     server = FedExP(eps, server_lr_max, last_two=False)
     return Algorithm(Armijo(lr_max, c, backtrack, reset, growth), server, name="fedexpsls")
 
@@ -238,7 +222,7 @@ def delta_sgd(
     reuse_gradient: bool = False,
     server_lr: float = 1.0,
 ) -> Algorithm:
-    """Clients whose step adapts to local smoothness."""
+    """Client step sizes that adapt to the local smoothness."""
     return Algorithm(DeltaSGD(lr0, theta0, gamma, delta, reuse_gradient), Average(server_lr), name="delta_sgd")
 
 
@@ -250,7 +234,7 @@ def fedsps(
     growth: float | None = None,
     server_lr: float = 1.0,
 ) -> Algorithm:
-    """Clients with the stochastic Polyak step."""
+    """Stochastic Polyak step sizes on the clients."""
     return Algorithm(Polyak(c, lr_max, f_star, growth), Average(server_lr), name="fedsps")
 
 
@@ -262,7 +246,7 @@ def fedlin(
     error_feedback: bool | None = None,
     server_lr: float = 1.0,
 ) -> Algorithm:
-    """Gradient correction with steps lr / tau_i; compressed gradient exchange."""
+    """Gradient correction with steps lr / tau_i; exchanged gradients can be compressed."""
     drift = GradientCorrection()
     return Algorithm(
         PerStep(lr), Average(server_lr), drift=drift, up=up, down=down, error_feedback=error_feedback, name="fedlin"
@@ -283,7 +267,7 @@ def fedsplit(prox: float = 0.1, lr: float = 0.05) -> Algorithm:
 
 @recipe
 def feddog(lr: float = 0.1, r_eps: float = 1e-6, schedule: Schedule | None = None) -> Algorithm:
-    """DoG at the server: the distance from the start over the updates so far; averaged read-out."""
+    """DoG at the server: step from the distance to the start over the size of past updates; averaged read-out."""
     return Algorithm(Constant(lr, schedule), DoG(r_eps), readout="average", name="feddog")
 
 
@@ -295,13 +279,13 @@ def fedprodigy(
     eps: float = 1e-8,
     schedule: Schedule | None = None,
 ) -> Algorithm:
-    """Prodigy at the server: Adam with an estimate of the distance to the solution for its rate."""
+    """Prodigy at the server: Adam whose rate is an estimate of the distance to the solution."""
     return Algorithm(Constant(lr, schedule), Prodigy(betas, d0, eps), name="fedprodigy")
 
 
 @recipe
 def feddadapt(lr: float = 0.1, d0: float = 1e-6, beta: float = 0.0, schedule: Schedule | None = None) -> Algorithm:
-    """D-Adaptation of SGD at the server; beta = momentum."""
+    """D-Adaptation of SGD at the server; beta is the momentum."""
     return Algorithm(Constant(lr, schedule), DAdaptation(d0, beta), name="feddadapt")
 
 
@@ -315,19 +299,19 @@ def fedschedulefree(
 
 @recipe
 def fedhyper(lr: float = 0.1, bound: float = 3.0, schedule: Schedule | None = None) -> Algorithm:
-    """FedHyper-G: a server step that follows the agreement of successive updates, between 1/bound and bound."""
+    """FedHyper-G: a server step between 1/bound and bound that follows the agreement of successive updates."""
     return Algorithm(Constant(lr, schedule), Hypergradient(bound), name="fedhyper")
 
 
 @recipe
 def feddecsps(c0: float = 1.0, lr_max: float = 10.0, f_star: float = 0.0, server_lr: float = 1.0) -> Algorithm:
-    """Clients with stochastic Polyak steps that shrink over the run."""
+    """Stochastic Polyak step sizes on the clients that decrease over the run."""
     return Algorithm(DecSPS(c0, lr_max, f_star), Average(server_lr), name="feddecsps")
 
 
 @recipe
 def fedngn(sigma: float = 1.0, server_lr: float = 1.0) -> Algorithm:
-    """Clients with non-negative Gauss-Newton steps, at most sigma."""
+    """Non-negative Gauss-Newton step sizes on the clients, at most sigma."""
     return Algorithm(NGN(sigma), Average(server_lr), name="fedngn")
 
 
@@ -340,7 +324,7 @@ def fedadamw(
     server_lr: float = 1.0,
     schedule: Schedule | None = None,
 ) -> Algorithm:
-    """Federated averaging of AdamW clients, whose moments are fresh in every round."""
+    """Federated averaging with AdamW on the clients, whose moments restart in every round."""
     return Algorithm(AdamW(lr, betas, eps, weight_decay, schedule), Average(server_lr), name="fedadamw")
 
 

@@ -1,4 +1,4 @@
-"""Who takes part in a round."""
+"""Client sampling: the cohort of each round."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from fedstride.core.errors import InvalidInput
 
 
 class Sampler(Protocol):
+    """Draws the cohort of a round."""
+
     def draw(self, sizes: Sequence[int], source: torch.Generator) -> list[int]:
-        """The cohort, from the sample counts of all clients; fedstride sorts it."""
+        """Return the cohort, in any order; sizes: number of samples of each client."""
         ...
 
     def check(self, clients: int) -> None:
-        """Refuse a federation that this sampler cannot serve."""
+        """Refuse a number of clients that this sampler cannot draw from."""
         ...
 
 
@@ -28,13 +30,25 @@ def _check_size(size: int, clients: int) -> None:
     if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= clients:
         raise InvalidInput(
             f"cohort={size!r} is invalid: expected a whole number from 1 to {clients}, the number of clients "
-            "(or a fraction in (0, 1], a sampler, or None for everybody)."
+            "(or a fraction in (0, 1], a sampler, or None for all clients)."
         )
 
 
 @dataclass(frozen=True)
 class Uniform:
-    """`size` clients, uniformly without replacement."""
+    """Sample clients uniformly without replacement.
+
+    Args:
+        size: number of clients per round.
+
+    Raises:
+        InvalidInput: when training starts, if `size` is not between 1 and the number of clients.
+
+    Example:
+        >>> run = fs.train(nn.Linear(4, 3), "cross_entropy", clients, rounds=2, cohort=fs.Uniform(2))
+        >>> run.history["participants"]
+        [2, 2]
+    """
 
     size: int
 
@@ -45,12 +59,24 @@ class Uniform:
         if self.size == len(sizes):
             return list(range(len(sizes)))
         seed = int(torch.randint(2**63 - 1, (), generator=source, device="cpu"))
-        return random.Random(seed).sample(range(len(sizes)), self.size)  # its time does not grow with the federation
+        return random.Random(seed).sample(range(len(sizes)), self.size)  # constant time for any number of clients
 
 
 @dataclass(frozen=True)
 class Weighted:
-    """`size` clients without replacement, drawn in proportion to their sample counts."""
+    """Sample clients without replacement, in proportion to their numbers of samples.
+
+    Args:
+        size: number of clients per round.
+
+    Raises:
+        InvalidInput: when training starts, if `size` is not between 1 and the number of clients.
+
+    Example:
+        >>> run = fs.train(nn.Linear(4, 3), "cross_entropy", clients, rounds=2, cohort=fs.Weighted(3))
+        >>> run.history["participants"]
+        [3, 3]
+    """
 
     size: int
 
@@ -59,14 +85,28 @@ class Weighted:
 
     def draw(self, sizes: Sequence[int], source: torch.Generator) -> list[int]:
         keys = torch.rand(len(sizes), generator=source, dtype=torch.float64, device="cpu").log_()
-        keys /= torch.from_numpy(np.asarray(sizes, dtype=np.float64))  # numpy takes an array or a tensor in one piece
+        keys /= torch.from_numpy(
+            np.asarray(sizes, dtype=np.float64)
+        )  # numpy converts arrays and tensors without a loop
         chosen: list[int] = keys.topk(self.size).indices.tolist()  # Efraimidis and Spirakis 2006
         return chosen
 
 
 @dataclass(frozen=True)
 class Bernoulli:
-    """Each client independently with probability p; an empty round is drawn again."""
+    """Sample each client independently with the same probability; an empty cohort is drawn again.
+
+    Args:
+        p: probability that a client takes part.
+
+    Raises:
+        InvalidInput: when training starts, if `p` is not in (0, 1].
+
+    Example:
+        >>> run = fs.train(nn.Linear(4, 3), "cross_entropy", clients, rounds=2, cohort=fs.Bernoulli(0.5))
+        >>> run.history["participants"]
+        [4, 3]
+    """
 
     p: float
 
@@ -83,7 +123,7 @@ class Bernoulli:
 
 
 def sampler(cohort: int | float | Sampler | None, clients: int) -> Sampler:
-    """From what a user writes: None = everybody, a number, a fraction, or a sampler."""
+    """Convert the argument `cohort` to a sampler; None means all clients."""
     chosen: Sampler
     if cohort is None:
         chosen = Uniform(clients)

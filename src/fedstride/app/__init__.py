@@ -1,1 +1,1 @@
-"""What people use: the command line, run folders, sweeps, reports, diagnosis, deployment."""
+"""Applications: command line, run folders, sweeps, reports, diagnosis and deployment."""

@@ -15,7 +15,9 @@ from fedstride.core.errors import InvalidInput
 from fedstride.training.history import Row
 from fedstride.training.train import Event
 
-QUARTILES = ("min", "q25", "median", "q75", "max")  # of the history's client_steps
+QUARTILES = ("min", "q25", "median", "q75", "max")  # names of the entries of client_steps in the history
+
+__all__ = ["JsonLines", "MLflow", "TensorBoard"]
 
 
 def numbers_of(row: Row) -> Iterator[tuple[str, float]]:
@@ -43,8 +45,9 @@ class JsonLines:
         InvalidInput: if the file cannot be written.
 
     Example:
-        >>> with contextlib.closing(JsonLines("logs/first.jsonl")) as log:
-        ...     fs.train(model, "cross_entropy", clients, rounds=3, callbacks=[log])
+        >>> log = fs.loggers.JsonLines("logs/first.jsonl")
+        >>> run = fs.train(nn.Linear(4, 3), "cross_entropy", clients, rounds=3, callbacks=[log])
+        >>> log.close()
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -75,8 +78,9 @@ class TensorBoard:
         InvalidInput: if TensorBoard is not installed.
 
     Example:
-        >>> with contextlib.closing(TensorBoard("logs/first")) as log:
-        ...     fs.train(model, "cross_entropy", clients, rounds=3, callbacks=[log])
+        >>> log = fs.loggers.TensorBoard("logs/first")  # doctest: +SKIP
+        >>> run = fs.train(nn.Linear(4, 3), "cross_entropy", clients, rounds=3, callbacks=[log])  # doctest: +SKIP
+        >>> log.close()  # doctest: +SKIP
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -106,8 +110,9 @@ class MLflow:
         InvalidInput: if MLflow is not installed.
 
     Example:
-        >>> with contextlib.closing(MLflow("digits", "first")) as log:
-        ...     fs.train(model, "cross_entropy", clients, rounds=3, callbacks=[log])
+        >>> log = fs.loggers.MLflow("digits", "first")  # doctest: +SKIP
+        >>> run = fs.train(nn.Linear(4, 3), "cross_entropy", clients, rounds=3, callbacks=[log])  # doctest: +SKIP
+        >>> log.close()  # doctest: +SKIP
     """
 
     def __init__(

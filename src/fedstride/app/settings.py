@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
+from fedstride.algorithm.registry import arguments_of
 from fedstride.algorithm.text import call
 from fedstride.core.errors import InvalidInput
 from fedstride.training.train import OF_THE_CALLER, train
@@ -55,7 +56,7 @@ def reason(error: ValidationError) -> str:
 
 
 def _settings() -> dict[str, Setting]:
-    types, about = get_type_hints(train, include_extras=True), _descriptions(inspect.getdoc(train) or "")
+    types, about = get_type_hints(train, include_extras=True), _descriptions(train)
     found = {}
     for name, parameter in inspect.signature(train).parameters.items():
         if parameter.kind is not parameter.KEYWORD_ONLY or name in OF_THE_CALLER:
@@ -91,14 +92,12 @@ def _plain(kind: Any) -> list[Any]:
     return found
 
 
-def _descriptions(docstring: str) -> dict[str, str]:
+def _descriptions(function: Callable[..., Any]) -> dict[str, str]:
     """Return the first sentence about each argument, as TOML would say it."""
-    _, _, rest = docstring.partition("Args:\n")
-    arguments = rest.partition("\n\n")[0]
     found = {}
-    for match in re.finditer(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", arguments, re.MULTILINE):
-        sentence = re.split(r"\.(?: |$)", " ".join(match[2].split()))[0]
-        found[match[1]] = re.sub(r"\b(None|True|False)\b", lambda word: word[0].lower(), sentence)
+    for name, text in arguments_of(function).items():
+        sentence = re.split(r"\.(?: |$)", text)[0]
+        found[name] = re.sub(r"\b(None|True|False)\b", lambda word: word[0].lower(), sentence)
     return found
 
 

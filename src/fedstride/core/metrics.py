@@ -7,50 +7,114 @@ for regression. A model with one output, or with as many outputs as targets, is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedstride.core.errors import InvalidInput, nearest
+from fedstride.core.errors import InvalidInput
 
-Metric = Callable[[Any, Any], Any]
+__all__ = [
+    "accuracy",
+    "auc",
+    "balanced_accuracy",
+    "cross_entropy",
+    "f1",
+    "mae",
+    "mse",
+    "perplexity",
+    "precision",
+    "r2",
+    "recall",
+    "rmse",
+]
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> float:
-    """Return the share of correct predictions."""
+    """Return the share of correct predictions.
+
+    Args:
+        outputs: logits of all samples.
+        targets: class labels.
+
+    Example:
+        >>> fs.metrics.accuracy(torch.tensor([[2.0, 1.0], [0.0, 1.0]]), torch.tensor([0, 0]))
+        0.5
+    """
     predicted, labels, _ = _classes(outputs, targets)
     return float((predicted == labels).double().mean())
 
 
 def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
-    """Return the mean over the classes of the targets of their recall."""
+    """Return the mean over the classes of the targets of their recall.
+
+    Args:
+        outputs: logits of all samples.
+        targets: class labels.
+
+    Example:
+        >>> fs.metrics.balanced_accuracy(torch.tensor([[2.0, 1.0], [0.0, 1.0]]), torch.tensor([0, 1]))
+        1.0
+    """
     hits, _, there = _counts(outputs, targets)
     return float((hits / there)[there > 0].mean())
 
 
 def f1(outputs: Tensor, targets: Tensor) -> float:
-    """Return the F1 score: of the positive class of a binary classifier, else the mean over all classes."""
+    """Return the F1 score: of the positive class of a binary classifier, else the mean over all classes.
+
+    Args:
+        outputs: logits of all samples.
+        targets: class labels.
+
+    Example:
+        >>> fs.metrics.f1(torch.tensor([2.0, -1.0, 1.0]), torch.tensor([1, 0, 1]))
+        1.0
+    """
     hits, guessed, there = _counts(outputs, targets)
     return _averaged(2 * hits, guessed + there, _is_binary(outputs, targets))
 
 
 def precision(outputs: Tensor, targets: Tensor) -> float:
-    """Return the precision: of the positive class of a binary classifier, else the mean over all classes."""
+    """Return the precision: of the positive class of a binary classifier, else the mean over all classes.
+
+    Args:
+        outputs: logits of all samples.
+        targets: class labels.
+
+    Example:
+        >>> fs.metrics.precision(torch.tensor([2.0, 1.0]), torch.tensor([1, 0]))
+        0.5
+    """
     hits, guessed, there = _counts(outputs, targets)
     return _averaged(hits, guessed, _is_binary(outputs, targets), there)
 
 
 def recall(outputs: Tensor, targets: Tensor) -> float:
-    """Return the recall: of the positive class of a binary classifier, else the mean over all classes."""
+    """Return the recall: of the positive class of a binary classifier, else the mean over all classes.
+
+    Args:
+        outputs: logits of all samples.
+        targets: class labels.
+
+    Example:
+        >>> fs.metrics.recall(torch.tensor([2.0, -1.0]), torch.tensor([1, 1]))
+        0.5
+    """
     hits, guessed, there = _counts(outputs, targets)
     return _averaged(hits, there, _is_binary(outputs, targets), guessed)
 
 
 def auc(outputs: Tensor, targets: Tensor) -> float:
-    """Return the area under the ROC curve; with several classes, the mean of each class against the rest."""
+    """Return the area under the ROC curve; with several classes, the mean of each class against the rest.
+
+    Args:
+        outputs: logits of all samples.
+        targets: class labels.
+
+    Example:
+        >>> fs.metrics.auc(torch.tensor([2.0, -1.0, 1.0]), torch.tensor([1, 0, 1]))
+        1.0
+    """
     _, labels, classes = _classes(outputs, targets)
     if _is_binary(outputs, targets):
         return _area(outputs.reshape(-1), labels == 1)
@@ -62,119 +126,88 @@ def auc(outputs: Tensor, targets: Tensor) -> float:
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> float:
-    """Return the mean negative log-likelihood of the labels."""
+    """Return the mean negative log-likelihood of the labels.
+
+    Args:
+        outputs: logits of all samples.
+        targets: class labels.
+
+    Example:
+        >>> fs.metrics.cross_entropy(torch.zeros(2, 1), torch.tensor([0, 0]))
+        0.0
+    """
     return float(F.cross_entropy(outputs.double(), targets))
 
 
 def perplexity(outputs: Tensor, targets: Tensor) -> float:
-    """Return exp(cross entropy), for language models."""
+    """Return exp(cross entropy), for language models.
+
+    Args:
+        outputs: logits of all samples.
+        targets: class labels.
+
+    Example:
+        >>> fs.metrics.perplexity(torch.zeros(2, 1), torch.tensor([0, 0]))
+        1.0
+    """
     return float(F.cross_entropy(outputs.double(), targets).exp())
 
 
 def mse(outputs: Tensor, targets: Tensor) -> float:
-    """Return the mean squared error."""
+    """Return the mean squared error.
+
+    Args:
+        outputs: predictions for all samples.
+        targets: numbers.
+
+    Example:
+        >>> fs.metrics.mse(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))
+        2.0
+    """
     return float(_errors(outputs, targets).square().mean())
 
 
 def rmse(outputs: Tensor, targets: Tensor) -> float:
-    """Return the root of the mean squared error."""
+    """Return the root of the mean squared error.
+
+    Args:
+        outputs: predictions for all samples.
+        targets: numbers.
+
+    Example:
+        >>> fs.metrics.rmse(torch.tensor([1.0, 1.0]), torch.tensor([3.0, 3.0]))
+        2.0
+    """
     return float(_errors(outputs, targets).square().mean().sqrt())
 
 
 def mae(outputs: Tensor, targets: Tensor) -> float:
-    """Return the mean absolute error."""
+    """Return the mean absolute error.
+
+    Args:
+        outputs: predictions for all samples.
+        targets: numbers.
+
+    Example:
+        >>> fs.metrics.mae(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))
+        1.0
+    """
     return float(_errors(outputs, targets).abs().mean())
 
 
 def r2(outputs: Tensor, targets: Tensor) -> float:
-    """Return the coefficient of determination: 1 for a perfect fit, 0 for the mean of the targets."""
+    """Return the coefficient of determination: 1 for a perfect fit, 0 for the mean of the targets.
+
+    Args:
+        outputs: predictions for all samples.
+        targets: numbers.
+
+    Example:
+        >>> fs.metrics.r2(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0]))
+        1.0
+    """
     spread = (targets.double() - targets.double().mean(0)).square().sum()
     return float(1 - _errors(outputs, targets).square().sum() / spread)
-
-
-METRICS: dict[str, Metric] = {
-    f.__name__: f
-    for f in (
-        accuracy,
-        balanced_accuracy,
-        f1,
-        precision,
-        recall,
-        auc,
-        cross_entropy,
-        perplexity,
-        mse,
-        rmse,
-        mae,
-        r2,
-    )
-}
-
-
-def resolve(metrics: Mapping[str, Any] | Sequence[str] | None) -> dict[str, Metric]:
-    """Return metrics by name. Objects with update() and compute(), such as torchmetrics', become functions.
-
-    Raises:
-        InvalidInput: a metric is unknown or cannot be called.
-    """
-    if metrics is None:
-        return {}
-    if isinstance(metrics, str) or not isinstance(metrics, Mapping | Sequence):
-        raise InvalidInput(
-            f"metrics={metrics!r} is invalid: expected a dict of functions (outputs, targets), or names."
-        )
-    given = metrics if isinstance(metrics, Mapping) else {str(name): name for name in metrics}
-    return {_name(name): _metric(name, metric) for name, metric in given.items()}
-
-
-def _name(name: Any) -> str:
-    if not isinstance(name, str) or not name.isidentifier():
-        raise InvalidInput(f"metrics: {name!r} is not a valid name; expected one like 'f1', a column of the history.")
-    return name
-
-
-def _metric(name: str, metric: Any) -> Metric:
-    if isinstance(metric, str):
-        if metric not in METRICS:
-            raise InvalidInput(f"metrics: {metric!r} is unknown; {nearest(metric, METRICS)}")
-        return METRICS[metric]
-    if isinstance(metric, type):
-        raise InvalidInput(
-            f"metrics[{name!r}]: got the class {metric.__name__}; expected an instance: {metric.__name__}(...)."
-        )
-    if all(callable(getattr(metric, method, None)) for method in ("update", "compute", "reset")):
-        return lambda outputs, targets: _computed(metric, outputs, targets)
-    if not callable(metric):
-        raise InvalidInput(
-            f"metrics[{name!r}]={metric!r} is invalid: expected a function (outputs, targets) -> number."
-        )
-    return metric  # type: ignore[no-any-return]
-
-
-def _computed(metric: Any, outputs: Any, targets: Any) -> Any:
-    """Return the value of a torchmetrics object for these outputs alone."""
-    metric.reset()
-    metric.update(outputs, targets)
-    value = metric.compute()
-    metric.reset()
-    return value
-
-
-def computed(metrics: Mapping[str, Metric], outputs: Any, targets: Any) -> dict[str, float]:
-    """Return the value of each metric.
-
-    Raises:
-        InvalidInput: a metric raised an error, or its value is not a number.
-    """
-    found = {}
-    for name, metric in metrics.items():
-        try:
-            found[name] = float(metric(outputs, targets))
-        except Exception as error:
-            raise InvalidInput(
-                f"metrics[{name!r}]: {type(error).__name__}: {error}. Expected a function (outputs, targets) -> number."
-            ) from error
-    return found
 
 
 def _is_binary(outputs: Tensor, targets: Tensor) -> bool:

@@ -27,8 +27,9 @@ def from_datasets(train: Any, test: Any, *, name: str = "datasets", regression: 
         InvalidInput: if targets are not class labels and `regression` is False.
 
     Example:
-        >>> table = fs.data.from_datasets(train_set, test_set)
-        >>> clients = fs.data.federate(table, fs.data.partition.iid(table.train[1], 10, seed=0))
+        >>> train_set = torch.utils.data.TensorDataset(inputs, targets)
+        >>> table = fs.data.from_datasets(train_set, test=(inputs, targets))
+        >>> clients = fs.data.federate(table, fs.data.partition.iid(table.train[1], 4, seed=0))
     """
     parts = [client_of(part, value).take() for part, value in (("train", train), ("test", test))]
     if regression:

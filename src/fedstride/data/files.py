@@ -49,10 +49,12 @@ def read(path: Path, **options: Any) -> Table:
 
 
 def options_of(reader: Callable[..., object]) -> list[str]:
+    """Return the names of a reader's options."""
     return [p.name for p in inspect.signature(reader).parameters.values() if p.kind is p.KEYWORD_ONLY]
 
 
 def check_options(owner: str, reader: Callable[..., object], options: dict[str, Any]) -> None:
+    """Refuse options that a reader does not have."""
     valid = options_of(reader)
     for option in options:
         if option not in valid:

@@ -14,6 +14,7 @@ TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
 def decode(data: bytes, name: str = "idx") -> np.ndarray[Any, Any]:
+    """Return the array in an idx file; name: of the file, for error messages."""
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in TYPES:
         raise InvalidInput(f"{name}: not an idx file; it begins with {data[:4]!r}.")
     head = 4 + 4 * data[3]

@@ -39,7 +39,7 @@ def iid(labels: Tensor, clients: int, seed: int) -> Parts:
         InvalidInput: if an argument is invalid.
 
     Example:
-        >>> parts = fs.data.partition.iid(table.train[1], 10, seed=0)
+        >>> parts = fs.data.partition.iid(targets, 4, seed=0)
     """
     random = _random("iid", labels, clients, seed)
     return _tensors(np.array_split(random.permutation(len(labels)), clients))
@@ -68,7 +68,7 @@ def dirichlet(
         InvalidInput: if an argument is invalid, or if there are too few samples.
 
     Example:
-        >>> parts = fs.data.partition.dirichlet(table.train[1], 100, seed=0, alpha=0.1, samples=500)
+        >>> parts = fs.data.partition.dirichlet(targets, 4, seed=0, alpha=0.1, samples=2)
     """
     random = _random("dirichlet", labels, clients, seed)
     positive("dirichlet", alpha=alpha)
@@ -108,7 +108,7 @@ def dirichlet_split(
         InvalidInput: if an argument is invalid, or if no draw gives every client `min_samples`.
 
     Example:
-        >>> parts = fs.data.partition.dirichlet_split(table.train[1], 20, seed=0, alpha=0.5)
+        >>> parts = fs.data.partition.dirichlet_split(targets, 2, seed=0, alpha=0.5)
     """
     random = _random("dirichlet_split", labels, clients, seed)
     positive("dirichlet_split", alpha=alpha, tries=tries)
@@ -147,7 +147,7 @@ def pathological(labels: Tensor, clients: int, seed: int, classes: int) -> Parts
         InvalidInput: if an argument is invalid, or if the data has too few samples or classes.
 
     Example:
-        >>> parts = fs.data.partition.pathological(table.train[1], 50, seed=0, classes=2)
+        >>> parts = fs.data.partition.pathological(torch.arange(12) % 3, 3, seed=0, classes=2)
     """
     random = _random("pathological", labels, clients, seed)
     pools, counts = _by_class("pathological", labels, random)
@@ -193,7 +193,7 @@ def shards(labels: Tensor, clients: int, seed: int, shards: int = 2) -> Parts:
         InvalidInput: if an argument is invalid, or if there are too few samples.
 
     Example:
-        >>> parts = fs.data.partition.shards(table.train[1], 50, seed=0, shards=2)
+        >>> parts = fs.data.partition.shards(targets, 4, seed=0, shards=2)
     """
     random = _random("shards", labels, clients, seed)
     if not _whole(shards) or not 1 <= shards * clients <= len(labels):
@@ -225,7 +225,7 @@ def quantity(labels: Tensor, clients: int, seed: int, low: int, high: int, alpha
         InvalidInput: if an argument is invalid, or if there are too few samples.
 
     Example:
-        >>> parts = fs.data.partition.quantity(table.train[1], 50, seed=0, low=10, high=40)
+        >>> parts = fs.data.partition.quantity(targets, 2, seed=0, low=1, high=4)
     """
     random = _random("quantity", labels, clients, seed)
     if not (_whole(low) and _whole(high) and 1 <= low <= high):
@@ -256,7 +256,7 @@ def natural(groups: Tensor | None, clients: int | None = None, seed: int = 0) ->
         InvalidInput: if the data has no groups, or fewer than `clients`.
 
     Example:
-        >>> parts = fs.data.partition.natural(table.groups, clients=100, seed=0)
+        >>> parts = fs.data.partition.natural(torch.tensor([0, 0, 1, 1, 1, 2]), clients=2, seed=0)
     """
     if groups is None:
         raise InvalidInput(
@@ -296,6 +296,9 @@ def histogram(labels: Tensor, parts: Parts, classes: int) -> Tensor:
 
     Returns:
         The counts, a tensor [clients, classes].
+
+    Example:
+        >>> counts = fs.data.partition.histogram(targets, [torch.arange(4), torch.arange(4, 8)], classes=3)
     """
     return torch.stack([torch.bincount(labels[part], minlength=classes) for part in parts])
 

@@ -19,17 +19,33 @@ from fedstride.data.table import Table
 
 @dataclass(frozen=True)
 class Source:
-    """A named data set: description, licence, counts, and how to prepare it."""
+    """A named data set.
+
+    Args:
+        what: a description.
+        licence: the licence.
+        train: number of training samples.
+        test: number of test samples.
+        classes: number of classes.
+        prepare: makes cached tensors from raw files.
+        table: makes training and test samples, and groups if any, from cached tensors.
+        shapes: shapes of the cached tensors; None = embedded, not cached.
+        clients: number of natural clients.
+
+    Example:
+        >>> fs.data.SOURCES["digits"].classes
+        10
+    """
 
     what: str
     licence: str
     train: int
     test: int
     classes: int
-    prepare: Callable[[Path | None, Tell], Tensors]  # from raw files to cached tensors
-    table: Callable[..., tuple[Any, ...]]  # from cached tensors to training and test samples, and groups if any
-    shapes: cache.Shapes | None = None  # shapes of the cached tensors; None: embedded, not cached
-    clients: int | None = None  # number of natural clients
+    prepare: Callable[[Path | None, Tell], Tensors]
+    table: Callable[..., tuple[Any, ...]]
+    shapes: cache.Shapes | None = None
+    clients: int | None = None
 
 
 def load(name_or_path: str | Path, *, folder: str | Path | None = None, **options: Any) -> Table:
@@ -52,7 +68,7 @@ def load(name_or_path: str | Path, *, folder: str | Path | None = None, **option
 
     Example:
         >>> table = fs.data.load("digits")
-        >>> table = fs.data.load("shops.csv", label="bought", client="shop")
+        >>> table = fs.data.load("shops.csv", label="bought", client="shop")  # doctest: +SKIP
     """
     place = None if folder is None else files.own("folder", folder)
     name = str(name_or_path)
@@ -111,7 +127,7 @@ def get(name: str, folder: str | Path | None = None, tell: Tell = lambda what: N
         InvalidInput: if the name is unknown, or if the data cannot be found, downloaded or verified.
 
     Example:
-        >>> fs.data.get("mnist")
+        >>> path = fs.data.get("mnist")  # doctest: +SKIP
     """
     if name not in SOURCES:
         raise InvalidInput(f"{name!r} is not a data set; {nearest(name, SOURCES)}")

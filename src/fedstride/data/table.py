@@ -29,8 +29,8 @@ class Table:
         InvalidInput: if a part is empty, sizes do not match, or labels are out of range.
 
     Example:
-        >>> table = fs.data.load("digits")
-        >>> inputs, targets = table.train
+        >>> table = fs.data.Table("mine", train=(inputs, targets), test=(inputs, targets), classes=3)
+        >>> clients = fs.data.federate(table, fs.data.partition.iid(table.train[1], 4, seed=0))
     """
 
     name: str

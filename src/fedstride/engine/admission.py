@@ -1,4 +1,4 @@
-"""The server's door: what clients send is looked at before it counts, and what cannot be used is left out."""
+"""Admission: check uploads before they are aggregated, and leave out those that are unusable."""
 
 from __future__ import annotations
 
@@ -15,22 +15,29 @@ from fedstride.core.errors import Corrupt
 from fedstride.core.message import pack, unpack
 from fedstride.core.rows import State, sq
 
-OWN_FAULT = ("not finite", "too long")  # the same client would send the same again
+OWN_FAULT = ("not finite", "too long")  # reasons for which the same client would fail again
 
 
 @dataclass(frozen=True)
 class Admitted:
-    """The rows of a chunk that count; every tensor has one row for each of them."""
+    """The admitted rows of a chunk; every tensor has one row for each of them."""
 
     rows: list[int]
     fields: State
     metrics: State
-    lost: dict[int, str] = field(default_factory=dict)  # client: why nothing of it counts
-    refused: Counter[str] = field(default_factory=Counter)  # all that was left out, by reason
+    lost: dict[int, str] = field(default_factory=dict)  # client: reason
+    refused: Counter[str] = field(default_factory=Counter)  # number of messages left out, by reason
 
 
 def admit(upload: Upload, clients: Sequence[int], round: int, limit: float = math.inf) -> Admitted:
-    """Take what is whole, of this client and round, of the right shape, finite, and no longer than the limit."""
+    """Admit rows that are intact, from the right client and round, of the right shape, finite, and within the limit.
+
+    Args:
+        upload: the upload of a chunk.
+        clients: the clients of its rows.
+        round: the current round.
+        limit: largest norm of an admitted update or gradient.
+    """
     fields, metrics = dict(upload.fields), dict(upload.metrics)
     lost = dict(upload.lost)
     refused = Counter(lost.values())
@@ -57,7 +64,7 @@ def admit(upload: Upload, clients: Sequence[int], round: int, limit: float = mat
 
 
 def message(upload: Upload, row: int, client: int, round: int) -> bytes:
-    """What a client sends."""
+    """Serialise the message of one client."""
     parts = {"fields": upload.fields, "metrics": upload.metrics}
     return pack(
         {f"{name}/{k}": v[row] for name, part in parts.items() for k, v in part.items()},
@@ -68,7 +75,7 @@ def message(upload: Upload, row: int, client: int, round: int) -> bytes:
 def _first_usable(
     messages: Sequence[bytes], wanted: State, client: int, round: int
 ) -> tuple[dict[str, Tensor] | None, list[str]]:
-    """(the first message that can be used, why the others cannot)."""
+    """Return the first usable message, None if there is none, and the reasons why others are unusable."""
     found: dict[str, Tensor] | None = None
     reasons: list[str] = []
     for data in messages:
@@ -89,17 +96,20 @@ def _first_usable(
 
 
 def _unsound(fields: State, metrics: State, limit: float, distrust: bool) -> dict[int, str]:
-    """Rows that are not finite or too long, by their squared length, which becomes a metric. Sums read a number once."""
+    """Return the rows that are not finite or too long, with reasons, and add the metric `square`, their squared norm.
+
+    Finiteness is tested on sums over rows, which read each number only once.
+    """
     sums = [v.sum(1) for v in fields.values() if v.is_floating_point()]
     finite = torch.isfinite(torch.stack(sums)).all(0) & metrics["finite"][:, 0].bool().to(sums[0].device)
     found = {row: "not finite" for row, ok in enumerate(finite.tolist()) if not ok}
     if "gradient" in fields:
         square = sq(fields["gradient"])
-    elif distrust and "square" in fields:  # a client that lies about its update may lie about its length
+    elif distrust and "square" in fields:  # a client that sends a false update may send a false norm
         square = torch.maximum(fields["square"], sq(fields["update"]))
     elif "square" in fields:
         square = fields["square"]
-    else:  # statistics have no length that tells anything
+    else:  # the norm of statistics has no meaning
         square = torch.zeros_like(sums[0][:, None])
     metrics["square"] = square
     long = (square[:, 0] > limit * limit).tolist() if limit < math.inf else []

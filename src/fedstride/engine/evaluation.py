@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedstride.core.batch import Tree, joined, logits_of, samples_of, targets_of
 from fedstride.core.losses import Loss, correct
-from fedstride.core.metrics import Metric, computed
+from fedstride.core.scores import Metric, computed
 
 EVALUATION_CHUNK = 1000  # samples; fixed, because the bits of a sum depend on it
 Scores = dict[str, float | None]

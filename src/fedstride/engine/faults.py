@@ -1,6 +1,6 @@
-"""Clients that fail, for tests of what a run survives: an engine that lets any other engine's answers go wrong.
+"""Fault injection, for testing fault tolerance: an engine that damages or drops the uploads of another engine.
 
-Draws are seeded by (seed, round, call of the round, client): the same for all workers and chunks, and after a resume.
+Faults are seeded by (seed, round, call of the round, client), so they do not depend on workers, chunks or resuming.
 """
 
 from __future__ import annotations
@@ -19,48 +19,74 @@ from fedstride.core.rows import State, Vec, generator
 from fedstride.engine import Clients, Engine, Task, engine
 from fedstride.engine.admission import message
 
+__all__ = ["Faulty"]
 ABSENT = {"dropout": "no answer", "crash": "crashed", "late": "late"}
 DAMAGED = ("nan", "infinite", "exploding", "shape", "stale", "duplicate", "corrupt")
-DRAWN = ("dropout", "crash", *DAMAGED)  # of these a client suffers one at most; whoever is spared may still be late
+DRAWN = ("dropout", "crash", *DAMAGED)  # a client has at most one of these faults; without one it may still be late
 
 
 @dataclass(frozen=True)
 class Faulty:
-    """An engine whose clients fail, each with the given probability per exchange; at most one fault each."""
+    """Wraps an engine and makes its clients fail at random. A client has at most one fault per exchange.
+
+    Args:
+        engine: the engine to wrap, or its name.
+        dropout: probability that a client does not answer.
+        crash: probability that local training fails.
+        spread: a client's time is exp(spread * N(0, 1)) times the usual time.
+        deadline: clients that take more than this many usual times are late.
+        nan: probability that one number of the update is NaN.
+        infinite: probability that one number of the update is infinite.
+        exploding: probability that the update is multiplied by 1e12.
+        shape: probability that a field has the wrong length.
+        stale: probability that the upload carries the number of the previous round.
+        duplicate: probability that the upload arrives twice; it counts once.
+        corrupt: probability that one bit of the message is flipped.
+        seed: seed of the faults.
+
+    Raises:
+        InvalidInput: if a probability is not in [0, 1], their sum exceeds 1, or `spread` is given without `deadline`.
+
+    Example:
+        >>> engine = fs.faults.Faulty(dropout=0.3, seed=1)
+        >>> run = fs.train(nn.Linear(4, 3), "cross_entropy", clients, rounds=2, engine=engine)
+        >>> run.history["lost"]
+        [0, 2]
+    """
 
     engine: str | Engine = "auto"
-    dropout: float = 0.0  # no answer
-    crash: float = 0.0  # local work breaks off
-    spread: float = 0.0  # stragglers: a client takes exp(spread * N(0, 1)) times the usual time ...
-    deadline: float | None = None  # ... and is late if that is more than this
-    nan: float = 0.0  # one number of the update is NaN
-    infinite: float = 0.0  # one number of the update is infinite
-    exploding: float = 0.0  # the update times 1e12
-    shape: float = 0.0  # a field of another length
-    stale: float = 0.0  # the answer carries the number of the round before
-    duplicate: float = 0.0  # the answer comes twice: counts once
-    corrupt: float = 0.0  # one bit of the message is flipped
+    dropout: float = 0.0
+    crash: float = 0.0
+    spread: float = 0.0
+    deadline: float | None = None
+    nan: float = 0.0
+    infinite: float = 0.0
+    exploding: float = 0.0
+    shape: float = 0.0
+    stale: float = 0.0
+    duplicate: float = 0.0
+    corrupt: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
         chances = {kind: getattr(self, kind) for kind in DRAWN}
         for kind, p in chances.items():
             if isinstance(p, bool) or not isinstance(p, int | float) or not 0 <= p <= 1:
-                raise InvalidInput(f"Faulty: {kind}={p!r} is not usable; expected a probability in [0, 1].")
+                raise InvalidInput(f"Faulty: {kind}={p!r} is invalid: expected a probability in [0, 1].")
         not_negative(self, spread=self.spread)
         positive(self, deadline=self.deadline)
         total = math.fsum(chances.values())
         if total > 1 + 1e-9:
             given = ", ".join(f"{kind}={p!r}" for kind, p in chances.items() if p)
             raise InvalidInput(
-                f"Faulty: {given} add up to {total:g}; expected at most 1, because a client suffers one fault at most."
+                f"Faulty: {given} add up to {total:g}; expected at most 1, because a client has at most one fault."
             )
         if self.spread > 0 and self.deadline is None:
             raise InvalidInput(
-                f"Faulty: spread={self.spread!r} without a deadline makes nobody late; give deadline=, in usual times."
+                f"Faulty: spread={self.spread!r} needs a deadline; give deadline=, in multiples of the usual time."
             )
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise InvalidInput(f"Faulty: seed={self.seed!r} is not usable; expected a whole number.")
+            raise InvalidInput(f"Faulty: seed={self.seed!r} is invalid: expected a whole number.")
 
     @property
     def leads(self) -> bool:
@@ -71,7 +97,7 @@ class Faulty:
         return cast(Clients, FaultyClients(self, engine(self.engine).open(task, failing, fresh)))
 
     def fault(self, source: torch.Generator) -> str | None:
-        """The kind that befalls a client, if any."""
+        """Draw the fault of a client, None for no fault."""
         luck = float(torch.rand((), generator=source, dtype=torch.float64, device="cpu"))
         log_time = self.spread * float(torch.randn((), generator=source, dtype=torch.float64, device="cpu"))
         for kind in DRAWN:
@@ -82,7 +108,7 @@ class Faulty:
 
 
 class FaultyClients:
-    """Clients of another engine, whose work ends with faults."""
+    """The clients of another engine, with faults; see Faulty."""
 
     def __init__(self, faulty: Faulty, inner: Clients) -> None:
         self.faulty, self.inner = faulty, inner
@@ -96,13 +122,13 @@ class FaultyClients:
 
 
 def failing_work(faulty: Faulty, work: Work) -> Work:
-    """The work, with faults in its uploads."""
+    """Wrap the work of an exchange, and inject faults into its uploads."""
 
     def failing(chunk: Chunk, x: Vec, memory: State) -> Upload:
         upload, context = work(chunk, x, memory), chunk.context
         lost, replies = dict(upload.lost), dict(upload.replies)
         for row, client in enumerate(context.clients):
-            # A round that is tried again asks again, and must not meet the same faults for ever.
+            # The call makes a repeated round draw new faults; otherwise it could never succeed.
             source = generator(faulty.seed, context.round, context.call, client, "fault")
             kind = faulty.fault(source)
             if kind is None or row in upload.lost or row in upload.replies:
@@ -117,7 +143,7 @@ def failing_work(faulty: Faulty, work: Work) -> Work:
 
 
 def damaged(kind: str, upload: Upload, row: int, client: int, round: int, source: torch.Generator) -> list[bytes]:
-    """What arrives in the row's place; the upload's own rows stay as they are."""
+    """Return the messages that arrive in place of a row; the upload itself does not change."""
 
     def any_of(count: int) -> int:
         return int(torch.randint(count, (), generator=source, device="cpu"))

@@ -1,6 +1,6 @@
 """The local engine: clients on one machine, in worker threads with one intra-op thread each.
 
-The bits of a result depend neither on the number of workers nor on who finishes first.
+Results are bitwise the same for any number of workers, whichever finishes first.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ log = logging.getLogger("fedstride")
 
 
 def cores() -> int:
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Sums split over threads would depend on their number."""
+    """Limit torch to one intra-op thread, because the rounding of sums depends on the number of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -54,26 +55,41 @@ def one_thread() -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc to keep what torch frees: fresh pages for every activation cost up to a third of a CNN's time."""
+    """Tell glibc to keep freed memory: new pages for every activation cost up to a third of a CNN's time."""
     if sys.platform == "linux":
-        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # not in other C libraries
         if mallopt is not None:
-            for parameter, size in ((-1, 2**31 - 1), (-3, 2**25)):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD: its largest
+            for parameter, size in ((-1, 2**31 - 1), (-3, 2**25)):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD: maximum
                 mallopt(parameter, size)
 
 
 @dataclass(frozen=True)
 class Local:
-    """Threads on this machine. `oracle` and `chunk` are chosen by a static rule, the number of workers by timing."""
+    """Runs clients in threads on this machine.
 
-    workers: int | None = None  # None: one per core, or fewer if that is faster
-    oracle: str = "auto"  # or "linear" (closed form), "vmap" (clients together), "loop" (one after another)
-    chunk: int | None = None  # most clients that share a matrix of rows; None: by the rule
+    Args:
+        workers: number of threads. None: one per core, or fewer if timing shows that to be faster.
+        oracle: "linear" (closed form), "vmap" (clients together), "loop" (one after another), or "auto" (a fixed rule).
+        chunk: largest number of clients that share a matrix of rows. None: chosen by the same rule.
+
+    Raises:
+        InvalidInput: if a number is not positive, or if the oracle is unknown.
+
+    Example:
+        >>> engine = fs.engine.Local(workers=1, oracle="loop")
+        >>> run = fs.train(nn.Linear(4, 3), "cross_entropy", clients, rounds=2, engine=engine)
+        >>> run.engine["oracle"]
+        'loop'
+    """
+
+    workers: int | None = None
+    oracle: str = "auto"
+    chunk: int | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("workers", self.workers), ("chunk", self.chunk)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise InvalidInput(f"Local: {name}={value!r} is not usable; expected a whole number >= 1.")
+                raise InvalidInput(f"Local: {name}={value!r} is invalid: expected a whole number >= 1.")
         if self.oracle not in ORACLES:
             raise InvalidInput(f"Local: oracle={self.oracle!r} is unknown; {nearest(str(self.oracle), ORACLES)}")
 
@@ -87,10 +103,12 @@ class Local:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a chunk sent, but for what is in the total. Plain numbers: tensors of a few bytes that outlive those of many
-    take their places in memory, where the next large ones then do not fit."""
+    """The answer of a chunk, without its aggregated fields.
 
-    positions: list[int]  # in the cohort, of those whose messages count
+    Python floats: small long-lived tensors fragment the allocator.
+    """
+
+    positions: list[int]  # positions of the admitted clients in the cohort
     metrics: dict[str, list[float]]
     lost: dict[int, str]
     refused: Counter[str]
@@ -98,12 +116,14 @@ class Answer:
 
 
 def answer(found: Admitted, positions: Sequence[int], size: int) -> Answer:
-    """Of what was admitted from clients at these positions."""
+    """Return the answer of the clients at these positions of the cohort."""
     metrics = {name: v[:, 0].tolist() for name, v in found.metrics.items()}
     return Answer([positions[row] for row in found.rows], metrics, found.lost, found.refused, size)
 
 
 class LocalClients:
+    """The clients of a federation on this machine."""
+
     def __init__(
         self, engine: Local, task: Task, exchanges: Mapping[str, Exchange], fresh: Callable[[Vec], State]
     ) -> None:
@@ -115,10 +135,10 @@ class LocalClients:
         self.statistics = store(
             lambda stats: {"stats": stats}, replica.stats(), many, task.folder, "statistics", task.keep
         )
-        self.recalled = False  # whether somebody looks at the stores: they close with the last look
+        self.recalled = False  # whether recall() handed out the stores, which then close when they are released
         self._stores = {"memory": self.store, "statistics": self.statistics}
         self.lock = threading.Lock()
-        # Dropout draws from one generator per process: such models take one worker, for the sake of the bits.
+        # Dropout draws from one generator per process, so such models use one worker to be reproducible.
         most = 1 if task.random or self.worker.device.type != "cpu" else engine.workers or cores()
         choice = self.worker.choice
         self.worker_count = WorkerCount(most, fixed=engine.workers is not None or choice.heavy)
@@ -135,11 +155,11 @@ class LocalClients:
         return replied(answers, *total.finish())
 
     def parts(self, order: Order) -> list[list[int]]:
-        """The cohort's positions, chunk by chunk."""
+        """Return the chunks of the cohort, as lists of positions."""
         return list(chunks(order.cohort, self.worker.choice.chunk))
 
     def answers(self, order: Order, parts: Sequence[list[int]], total: Aggregator) -> list[Answer]:
-        """Let chunks of the cohort work, and add what they send to the total."""
+        """Compute chunks of the cohort, and add their admitted uploads to the total."""
         answers = dict[int, Answer]()
         cohort = order.cohort
         waiting = list(enumerate(parts))[::-1]
@@ -155,7 +175,7 @@ class LocalClients:
                 upload, new_stats = self.worker.work(order, chunk, samples, memory, stats)
                 found = admit(upload, clients, order.round, order.limit)
             except Exception as error:
-                error.add_note(f"fedstride: in round {order.round + 1}, while working for client(s) {clients}")
+                error.add_note(f"fedstride: in round {order.round + 1}, while training client(s) {clients}")
                 raise
             rows = found.rows
             with self.lock:
@@ -174,7 +194,7 @@ class LocalClients:
             while waiting:
                 try:
                     number, positions = waiting.pop()
-                except IndexError:  # another lane was faster
+                except IndexError:  # another lane took the last chunk
                     return
                 try:
                     one(number, positions)
@@ -186,11 +206,11 @@ class LocalClients:
         try:
             self._run(lane, len(waiting))
         except BaseException:
-            waiting.clear()  # an interrupted round ends with the chunks in work
+            waiting.clear()  # start no more chunks after an interruption
             raise
         steps = sum(cohort[p][1] for part in parts for p in part)
         if order.round != BEFORE:
-            self.worker_count.took(order.round, time.perf_counter() - start, steps)
+            self.worker_count.record(order.round, time.perf_counter() - start, steps)
         self.worker.forget({tuple(cohort[p][0] for p in part) for part in parts})
         return [answers[i] for i in range(len(parts))]
 
@@ -209,11 +229,11 @@ class LocalClients:
     def outputs(
         self, x: Vec, stats: Vec, test: Samples, parts: Sequence[Tensor], scaling: Vec | None = None
     ) -> list[tuple[Any, Any]]:
-        """(what the model says, targets) of parts of the test set."""
+        """Return (outputs, targets) for parts of the test set."""
         return list(self.pool.map(lambda index: self.worker.outputs(x, stats, test.take(index), scaling), parts))
 
     def recall(self) -> Recall:
-        self.recalled, memory, statistics = True, self.store, self.statistics  # not self, which holds the data
+        self.recalled, memory, statistics = True, self.store, self.statistics  # the function must not hold the data
         return lambda client: {**memory.of(client), **statistics.of(client)}
 
     def state(self) -> dict[str, Tensor]:
@@ -225,10 +245,11 @@ class LocalClients:
             kept.restore(part, lambda v: v.to(self.worker.device))
 
     def remembers(self, client: int) -> bool:
+        """Whether a client has memory of its own."""
         return any(kept.has(client) for kept in self._stores.values())
 
     def memory(self, client: int) -> dict[str, Tensor]:
-        """What a client remembers that remembers anything, under the names of state()."""
+        """Return the memory of a client, named as in state(); empty if it has none."""
         found: dict[str, Tensor] = {}
         for prefix, kept in self._stores.items():
             if kept.has(client):
@@ -236,7 +257,7 @@ class LocalClients:
         return found
 
     def stage(self, memories: Mapping[str, Tensor]) -> None:
-        """What clients remember from now on, under the names of state()."""
+        """Stage new memory of clients, named as in state()."""
         states: dict[tuple[str, int], State] = {}
         for key, v in memories.items():
             prefix, client, name = key.split("/", 2)
@@ -245,6 +266,7 @@ class LocalClients:
             self._stores[prefix].stage([number], state)
 
     def forget(self, client: int) -> None:
+        """Stage the deletion of a client's memory."""
         for kept in self._stores.values():
             kept.stage([client], {})
 
@@ -255,20 +277,20 @@ class LocalClients:
                 kept.close()
 
     def _run(self, lane: Callable[[], None], chunks: int) -> None:
-        """The work in as many lanes as are worth it; alone, in the caller's thread."""
+        """Run as many lanes as there are workers or chunks; a single lane runs in the caller's thread."""
         lanes = min(self.worker_count.workers, chunks)
         if lanes == 1:
             lane()
             return
         jobs = [self.pool.submit(lane) for _ in range(lanes)]
         for job in jobs:
-            job.exception()  # all come to an end first
+            job.exception()  # wait for all lanes before raising
         for job in jobs:
             job.result()
 
 
 def replied(answers: Sequence[Answer], fields: State, weight: float) -> Reply:
-    """The reply of a cohort, from all answers of its chunks, in their order, and the aggregate."""
+    """Combine the answers of all chunks and the aggregate into the reply of a cohort."""
     positions = [p for a in answers for p in a.positions]
     order = sorted(range(len(positions)), key=positions.__getitem__)
     every = {name: [v for a in answers for v in a.metrics[name]] for name in answers[0].metrics}
@@ -281,7 +303,7 @@ def replied(answers: Sequence[Answer], fields: State, weight: float) -> Reply:
 
 
 def _add(total: Aggregator, positions: list[int], fields: State, weights: Sequence[float]) -> None:
-    """Rows go to their positions in the cohort; neighbours together."""
+    """Add rows at their positions in the cohort, consecutive ones together."""
     order = sorted(range(len(positions)), key=positions.__getitem__)
     if order != list(range(len(order))):
         positions, weights = sorted(positions), [weights[i] for i in order]
@@ -295,7 +317,7 @@ def _add(total: Aggregator, positions: list[int], fields: State, weights: Sequen
 
 
 def chunks(cohort: Sequence[tuple[int, int]], most: int) -> Iterator[list[int]]:
-    """Positions in the cohort, in chunks of like size; in each, those with most steps first."""
+    """Yield the positions of a cohort in chunks of similar size; in each, clients with most steps come first."""
     n = len(cohort)
     count = -(-n // most)
     for i in range(count):

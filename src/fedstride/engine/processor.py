@@ -1,8 +1,8 @@
-"""Whether bfloat16 works on this processor, tried in a child process: one that fails there is killed by a signal.
+"""Test whether bfloat16 works on this processor, in a child process, because a failure kills the process.
 
-Some virtual machines announce instructions (AMX) that they do not allow. oneDNN then picks kernels that die with
-"Illegal instruction"; limited to a lower instruction set (ONEDNN_MAX_CPU_ISA) it picks others. Run as a program,
-this file is that child.
+Some virtual machines announce instructions (AMX) that they do not allow. oneDNN then selects kernels that end with
+"Illegal instruction"; limited to a lower instruction set (ONEDNN_MAX_CPU_ISA) it selects others. The child process runs
+this file as a program.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import sys
 import time
 from functools import cache
 
-LIMIT = "ONEDNN_MAX_CPU_ISA"  # oneDNN reads it once, when a process first uses it
+LIMIT = "ONEDNN_MAX_CPU_ISA"  # oneDNN reads this variable once, at its first use in a process
 LOWER = ("AVX512_CORE_BF16", "AVX512_CORE", "AVX2", "SSE41")  # tried in this order
-PATIENCE = 120.0  # seconds; importing torch on a slow disk takes long
+PATIENCE = 120.0  # seconds; importing torch from a slow disk takes long
 log = logging.getLogger("fedstride")
 
 
 class Unsupported(Exception):
-    """bfloat16 does not work here; the message says why and what to do."""
+    """bfloat16 does not work on this machine; the message explains why and what to do."""
 
 
 @cache
@@ -31,29 +31,29 @@ def bfloat16_limit() -> str | None:
     """Make sure that bfloat16 works on the CPU in this process.
 
     Returns:
-        None if it works as it is, or the instruction set that oneDNN is limited to from now on.
+        None if it works without a limit, else the instruction set that oneDNN is limited to from now on.
 
     Raises:
-        Unsupported: if it works nowhere, or oneDNN was used before its limit could be set.
+        Unsupported: if it works with no instruction set, or if oneDNN was used before its limit could be set.
     """
     first = _child(None)
     if first is None:
         return None
     for limit in LOWER:
         if _child(limit) is None:
-            os.environ[LIMIT] = limit  # for child processes, too
+            os.environ[LIMIT] = limit  # child processes inherit it
             if _fork() is not None:
                 raise Unsupported(
                     f"bfloat16 {first} on this processor unless {LIMIT}={limit} is set, and this process has used "
                     f"oneDNN already. Set it before Python starts: {LIMIT}={limit} python ..."
                 )
-            log.warning("bfloat16 %s on this processor; oneDNN is limited to %s, with which it works", first, limit)
+            log.warning("bfloat16 %s on this processor; oneDNN is now limited to %s, which works", first, limit)
             return limit
     raise Unsupported(f"bfloat16 {first} on this processor, also with {LIMIT} set to {', '.join(LOWER)}.")
 
 
 def _child(limit: str | None) -> str | None:
-    """None if bfloat16 works in a new process, or how that ended."""
+    """Return None if bfloat16 works in a new process, else how that process ended."""
     environment = os.environ if limit is None else {**os.environ, LIMIT: limit}
     try:
         done = subprocess.run(
@@ -65,7 +65,7 @@ def _child(limit: str | None) -> str | None:
 
 
 def _fork() -> str | None:
-    """None if bfloat16 works in a copy of this process, which has what oneDNN has already decided; or how that ended."""
+    """Return None if bfloat16 works in a copy of this process, with oneDNN's settings so far, else how that ended."""
     if not hasattr(os, "fork"):
         return "cannot be tried"
     child = os.fork()
@@ -96,7 +96,7 @@ def _ending(code: int, message: str) -> str | None:
 
 
 def exercise() -> None:
-    """The kernels that models use, forward and backward."""
+    """Run the kernels that models use, forward and backward."""
     import torch
     from torch import nn
 

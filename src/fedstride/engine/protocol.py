@@ -1,4 +1,4 @@
-"""What an engine is given, and what it gives back."""
+"""The engine protocol: tasks and orders that an engine receives, and the replies that it returns."""
 
 from __future__ import annotations
 
@@ -15,116 +15,122 @@ from fedstride.client.chunk import Samples
 from fedstride.client.exchange import Exchange
 from fedstride.client.personal import Personal
 from fedstride.core.losses import Loss
-from fedstride.core.metrics import Metric
 from fedstride.core.rows import State, Vec
+from fedstride.core.scores import Metric
 from fedstride.data.federation import Federation, Lazy
 from fedstride.engine.evaluation import Scores
 
-BEFORE = -1  # the round of an exchange before the first
+BEFORE = -1  # round number of an exchange before the first round
 
 
 @dataclass(frozen=True)
 class Task:
-    """Everything about a run that does not change from round to round."""
+    """The constants of a run: model, loss, clients and settings."""
 
     model: nn.Module
     loss: Loss
-    reduction: str | None  # of the loss over a batch
+    reduction: str | None  # reduction of the loss over a batch: "mean", "sum" or None for neither
     clients: Federation | Lazy
-    weights: Sequence[float]  # one per client, not normalised
+    weights: Sequence[float]  # one per client; they need not sum to 1
     batch_size: int | None
     seed: int
     rounds: int
-    moving: tuple[str, ...]  # buffers that move in training
-    buffers: str  # what happens to them: average, local or frozen
-    random: bool  # the model draws random numbers
-    contrast: bool = False  # the objective compares the features of several models
-    full: bool = False  # the algorithm asks for gradients of all samples, whatever the batch size
-    mixed: bool = False  # forward passes in bfloat16
-    normalise: bool = False  # inputs are scaled before the model sees them, as orders say: see core/normalise.py
-    folder: Path | None = None  # of the checkpoints
-    keep: int = 1  # so many of them
-    metrics: Mapping[str, Metric] = field(default_factory=dict)  # beside loss and accuracy, of the test set
+    moving: tuple[str, ...]  # names of the buffers that change in training, such as BatchNorm's statistics
+    buffers: str  # treatment of these buffers: "average", "local" or "frozen"
+    random: bool  # whether the model draws random numbers
+    contrast: bool = False  # whether the objective compares the features of several models
+    full: bool = False  # whether the algorithm needs full-batch gradients, whatever the batch size
+    mixed: bool = False  # whether forward passes use bfloat16
+    normalise: bool = False  # whether inputs are scaled, as given in each order: see core/normalise.py
+    folder: Path | None = None  # folder of the checkpoints
+    keep: int = 1  # number of checkpoints to keep
+    metrics: Mapping[str, Metric] = field(default_factory=dict)  # evaluated on the test set, beside loss and accuracy
     personal: Personal | None = None  # parameters that stay with their client
-    tests: Sequence[Samples] = ()  # test sets, in processes that evaluate them
-    plain: bool = True  # inputs, outputs and targets are single tensors
+    tests: Sequence[Samples] = ()  # the test set, or one for each client
+    plain: bool = True  # whether inputs, outputs and targets are single tensors
 
 
 @dataclass(frozen=True)
 class Order:
-    """What the server asks of a cohort."""
+    """The server's request to a cohort in one exchange."""
 
-    kind: str  # name of the exchange
+    kind: str  # name of the exchange, such as "updates"
     x: Vec
     stats: Vec
-    broadcast: State  # with the scaling of the inputs, where they are normalised
+    broadcast: State  # sent beside the model; includes the scaling of the inputs if they are normalised
     round: int
-    cohort: Sequence[tuple[int, int]]  # (client, steps), longest first
-    limit: float = math.inf  # longer messages are refused
-    call: int = 0  # exchanges of this round before this one, in all attempts at it
+    cohort: Sequence[tuple[int, int]]  # (client, local steps), longest work first
+    limit: float = math.inf  # largest norm of an admitted message
+    call: int = 0  # number of earlier exchanges of this round, including failed attempts
 
 
 @dataclass(frozen=True)
 class Reply:
-    """The aggregate of an exchange, one number per client and metric, and who was lost and why."""
+    """The result of an exchange: the aggregate, metrics per client, and lost clients with reasons."""
 
     fields: State
-    weight: float  # of those who answered
-    metrics: dict[str, Tensor]  # of those who answered, in the cohort's order
+    weight: float  # sum of the weights of the admitted clients
+    metrics: dict[str, Tensor]  # one value per admitted client, in cohort order
     bytes_up: int
-    lost: dict[int, str] = field(default_factory=dict)
-    refused: Counter[str] = field(default_factory=Counter)  # all that was left out, by reason
+    lost: dict[int, str] = field(default_factory=dict)  # client: reason
+    refused: Counter[str] = field(default_factory=Counter)  # number of messages left out, by reason
 
 
-Recall = Callable[[int], State]  # a client's memory, with "stats" for its moving buffers; {} if it never took part
-Contents = tuple[dict[str, Tensor], dict[str, Any]]  # of a training state: tensors and facts
+Recall = Callable[[int], State]  # a client's memory, with its own buffers as "stats"; {} before its first round
+Contents = tuple[dict[str, Tensor], dict[str, Any]]  # tensors and JSON facts of a packed training state
 
 
 class Clients(Protocol):
-    """A federation at work."""
+    """A federation that an engine has opened."""
 
     def exchange(self, order: Order) -> Reply:
-        """Let a cohort work, and aggregate.
+        """Run an order on its cohort and aggregate the admitted uploads.
 
-        What those who answered remember counts for the next exchange, and for the next round after commit().
+        The new memory of admitted clients is staged: the next exchange of the round uses it, and commit() keeps it.
         """
         ...
 
-    def commit(self) -> None: ...
+    def commit(self) -> None:
+        """Keep this round's client memory."""
+        ...
 
     def discard(self) -> None:
-        """Roll back this round's client state."""
+        """Roll back this round's client memory."""
         ...
 
     def evaluate(self, x: Vec, stats: Vec, test: Samples, scaling: Vec | None = None) -> Scores:
-        """Return "loss", "accuracy" (or None) and the metrics of a model; scaling: of its inputs, if normalised."""
+        """Return the scores of a model; scaling: that of its inputs, if normalised."""
         ...
 
     def recall(self) -> Recall | None:
-        """A look at what the clients remember now; None where this process cannot know. It may outlive close()."""
+        """Return a function that reads a client's memory, also after close(); None if this process cannot read it."""
         ...
 
     def state(self) -> dict[str, Tensor]:
-        """What the clients remember, for a checkpoint."""
+        """Return the clients' memory, for a checkpoint."""
         ...
 
-    def restore(self, state: dict[str, Tensor]) -> None: ...
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Restore the clients' memory from state()."""
+        ...
 
     def about(self) -> dict[str, Any]:
-        """How gradients are computed, and by how many workers."""
+        """Describe how gradients are computed, and by how many workers."""
         ...
 
     def close(self, outcome: Contents | None = None) -> None:
-        """The run is over; its outcome, if it has one, for processes that followed."""
+        """End the run and release resources; outcome: the final state, sent to processes that follow."""
         ...
 
 
 class Engine(Protocol):
+    """Opens the federation of a task."""
+
     @property
     def leads(self) -> bool:
-        """Whether this process holds the training state; one that does not, follows: see engine/torchrun/engine.py."""
+        """Whether this process holds the training state; others follow it: see engine/torchrun/engine.py."""
         ...
 
     def open(self, task: Task, exchanges: Mapping[str, Exchange], fresh: Callable[[Vec], State]) -> Clients:
-        """Bring a federation to work; fresh(x) = what a client that never took part remembers."""
+        """Open the federation; fresh(x) returns the memory of a client before its first round."""
         ...

@@ -1,4 +1,4 @@
-"""What clients remember from round to round, beside their data: in RAM, or in a file where they are too many for that."""
+"""Stores of client memory, which lasts from round to round: in RAM, or in a file if it is too large."""
 
 from __future__ import annotations
 
@@ -17,16 +17,22 @@ from torch import Tensor
 from fedstride.core.errors import Corrupt, InvalidInput, Unsaved
 from fedstride.core.rows import State, Vec
 
-LIMIT = 2**30  # bytes that all clients together may keep in RAM
-NONE = -1  # the slot of a client whose state is fresh
+LIMIT = 2**30  # bytes of all clients together that are kept in RAM
+NONE = -1  # slot of a client without memory of its own
 
 
 def store(
     fresh: Callable[[Vec], State], like: Vec, clients: int, folder: Path | None, name: str, keep: int = 1
 ) -> Store | FileStore:
-    """A place for the state of so many clients: fresh(like) tells how much one of them remembers.
+    """Return a store for the memory of a number of clients.
 
-    The file stands in `folder`, beside the last `keep` checkpoints that refer to it; without one it is temporary.
+    Args:
+        fresh: returns the memory of a client before its first round.
+        like: an argument of `fresh`; the result gives the size of a client's memory.
+        clients: number of clients.
+        folder: where to put a file, if one is needed, beside the checkpoints that refer to it. None: a temporary file.
+        name: name of the file.
+        keep: number of checkpoints that are kept.
     """
     example = fresh(like)
     if clients * sum(v.nbytes for v in example.values()) <= LIMIT:
@@ -35,9 +41,10 @@ def store(
 
 
 class Store:
-    """State of those who took part; everybody else's is fresh. Changes are staged until they are committed or discarded.
+    """The memory of clients that took part; that of others is fresh. Changes are staged, then committed or discarded.
 
-    What is staged can be read: a round may have several exchanges. Names that fresh() does not give live for a round.
+    Staged memory is visible to rows(), because a round may have several exchanges. Names that fresh() does not return
+    last for one round only.
     """
 
     def __init__(self, fresh: Callable[[Vec], State], example: State, clients: int) -> None:
@@ -46,7 +53,7 @@ class Store:
         self.staged: dict[int, State] = {}
 
     def rows(self, clients: Sequence[int], x: Vec) -> State:
-        """The state of some clients, one row each; who never took part starts fresh from x."""
+        """Return the memory of some clients, one row each; fresh(x) for those that never took part."""
         return _stacked([self.staged.get(c, self.kept.get(c)) or self.fresh(x) for c in clients])
 
     def stage(self, clients: Sequence[int], rows: State) -> None:
@@ -54,11 +61,11 @@ class Store:
             self.staged[client] = {name: v[i].clone() for name, v in rows.items()}
 
     def has(self, client: int) -> bool:
-        """Whether a client remembers anything by itself."""
+        """Whether a client has memory of its own."""
         return bool(self.staged.get(client, self.kept.get(client)))
 
     def of(self, client: int) -> State:
-        """What a client remembers from round to round; nothing if it never took part."""
+        """Return a client's lasting memory, staged or committed; {} before its first round."""
         found = self.staged.get(client, self.kept.get(client, {}))
         return {name: v for name, v in found.items() if name in self.example}
 
@@ -83,22 +90,22 @@ class Store:
             client, _, name = key.partition("/")
             known = client.isdecimal() and int(client) < self.clients and name in self.example
             if not known or (v.shape, v.dtype) != (self.example[name].shape, self.example[name].dtype):
-                raise Corrupt(f"checkpoint: {key!r} of the clients is not what they remember in this run.")
+                raise Corrupt(f"checkpoint: client memory {key!r} does not belong to this run.")
             kept.setdefault(int(client), {})[name] = place(v)
         if any(s.keys() != self.example.keys() for s in kept.values()):
-            raise Corrupt(f"checkpoint: not all clients in it remember {list(self.example)}.")
+            raise Corrupt(f"checkpoint: the memory of some clients is incomplete; expected {list(self.example)}.")
         self.kept = kept
         self.staged.clear()
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there is no file to close."""
 
 
 class FileStore:
-    """The same in a file of slots, one per client who took part: costs no RAM.
+    """A Store in a file, with one slot per client that took part.
 
-    What is new goes into a free slot, and a slot that one of the kept checkpoints refers to is not free: a crash at any
-    moment leaves them whole. What lives for a round only stays in RAM.
+    New memory is written to a free slot, and slots that a kept checkpoint refers to are not free, so a crash never
+    damages a checkpoint. Memory that lasts for one round stays in RAM.
     """
 
     def __init__(
@@ -117,12 +124,12 @@ class FileStore:
             folder = Path(self.temporary.name)
         self.file = SlotFile(folder / f"{name}.bin", example)
         self.slots = torch.full((clients,), NONE, dtype=torch.int32, device="cpu")
-        self.sums = torch.zeros(clients, dtype=torch.int64, device="cpu")  # checksums of their contents
+        self.sums = torch.zeros(clients, dtype=torch.int64, device="cpu")  # checksums of the slots' contents
         self.staged: dict[int, tuple[int, int]] = {}
         self.free: list[int] = []
-        self.replaced: list[int] = []  # since the last checkpoint
-        self.held: list[list[int]] = []  # before it, back to the oldest checkpoint that is kept
-        self.end = 0  # slots in use or free
+        self.replaced: list[int] = []  # slots replaced since the last checkpoint
+        self.held: list[list[int]] = []  # slots replaced before it, back to the oldest kept checkpoint
+        self.end = 0  # number of slots, in use or free
         self.others = Store(lambda x: {}, {}, clients)
 
     def rows(self, clients: Sequence[int], x: Vec) -> State:
@@ -135,7 +142,7 @@ class FileStore:
         mine = {name: rows[name] for name in layout if name in rows}
         found = {name: (v.shape[1:], v.dtype) for name, v in mine.items()}
         if mine and found != layout:
-            raise InvalidInput(f"memory: clients remember {found}; expected the same as at the start, {layout}.")
+            raise InvalidInput(f"memory: a client returned {found}; expected the initial layout, {layout}.")
         self.others.stage(clients, {name: v for name, v in rows.items() if name not in layout})
         for i, client in enumerate(clients):
             self._release(client)
@@ -167,9 +174,9 @@ class FileStore:
         self.others.discard()
 
     def state(self) -> dict[str, Tensor]:
-        """Whose slot is which; what is in them is on the disk when this returns.
+        """Return the slot of each client, after writing all slots to disk.
 
-        This checkpoint takes the place of the oldest: the slots that only that one referred to are free.
+        The new checkpoint replaces the oldest one, whose slots become free unless another checkpoint refers to them.
         """
         self.file.sync()
         self.held.append(self.replaced)
@@ -183,19 +190,19 @@ class FileStore:
     def restore(self, state: dict[str, Tensor], place: Callable[[Tensor], Tensor]) -> None:
         slots, sums, held = (state.get(name) for name in (self.file.kind, "sums", "held"))
         if slots is None or sums is None or held is None:
-            raise Corrupt(f"checkpoint: it holds {sorted(state)[:3]} of the clients; expected {self.file.kind!r}.")
+            raise Corrupt(f"checkpoint: client memory has the names {sorted(state)[:3]}; expected {self.file.kind!r}.")
         fits = slots.shape == sums.shape == self.slots.shape and held.dim() == 2 and held.shape[1] == 2
         if not fits or slots.dtype != torch.int32 or sums.dtype != torch.int64 or held.dtype != torch.int32:
-            raise Corrupt(f"checkpoint: what it says of {self.file.path.name} is not about {len(self.slots)} clients.")
+            raise Corrupt(f"checkpoint: its slots of {self.file.path.name} are not those of {len(self.slots)} clients.")
         taken = [s for s in slots.tolist() if s != NONE] + held[:, 1].tolist()
         if len(set(taken)) < len(taken) or min(taken, default=0) < 0 or len(taken) > 2**24:
-            raise Corrupt(f"checkpoint: it refers to slots of {self.file.path.name} that there cannot be.")
+            raise Corrupt(f"checkpoint: it refers to invalid slots of {self.file.path.name}.")
         self.slots, self.sums = slots.cpu().clone(), sums.cpu().clone()
         self.end = max(taken, default=-1) + 1
         self.file.reopen(self.end)
         for client, slot in enumerate(self.slots.tolist()):
             if slot != NONE and self.file.checksum(slot) != int(self.sums[client]):
-                raise Corrupt(f"{self.file.path}: what client {client} remembers is damaged, or of another checkpoint.")
+                raise Corrupt(f"{self.file.path}: the memory of client {client} is damaged, or of another checkpoint.")
         oldest_first = range(max((age for age, _ in held.tolist()), default=-1) + 1)
         self.held = [[s for age, s in held.tolist() if age == a] for a in oldest_first]
         self.free = sorted(set(range(self.end)) - set(taken))
@@ -208,7 +215,7 @@ class FileStore:
             self.temporary.cleanup()
 
     def __del__(self) -> None:
-        self.close()  # of a store that outlives its run
+        self.close()  # a store may outlive its run: see LocalClients.recall
 
     def _release(self, client: int) -> None:
         slot, _ = self.staged.pop(client, (NONE, 0))
@@ -222,18 +229,18 @@ class FileStore:
 
 
 class SlotFile:
-    """A file of equal slots, each with named tensors side by side. It is made anew at the first write, unless reopened."""
+    """A file of equal slots, each with the same named tensors. The first write creates it, unless it is reopened."""
 
     def __init__(self, path: Path, example: State) -> None:
         self.path = path
         self.file: BinaryIO | None = None
         self.layout = {name: (v.shape, v.dtype) for name, v in example.items()}
         self.kind = " ".join(["slots", *(f"{k}:{dtype}:{list(shape)}" for k, (shape, dtype) in self.layout.items())])
-        *self.starts, self.used = accumulate((_up(v.nbytes, 64) for v in example.values()), initial=0)  # 64: aligned
+        *self.starts, self.used = accumulate((_up(v.nbytes, 64) for v in example.values()), initial=0)  # 64: alignment
         self.stride = _up(self.used, mmap.ALLOCATIONGRANULARITY)
 
     def read(self, slot: int, device: torch.device) -> State:
-        """Views of the mapped slot, where they can be; with the last of them its pages leave the memory."""
+        """Return views of the mapped slot, if possible; its pages are released with the last view."""
         view = mmap.mmap(self._open().fileno(), self.used, access=mmap.ACCESS_COPY, offset=slot * self.stride)
         return {
             name: torch.frombuffer(view, dtype=dtype, count=shape.numel(), offset=at).view(shape).to(device)
@@ -241,7 +248,7 @@ class SlotFile:
         }
 
     def write(self, slot: int, tensors: Sequence[Tensor]) -> int:
-        """The checksum of what was written; not through a mapping: a full disk is an error here, and the end there."""
+        """Write a slot and return its checksum. Not through a mapping, where a full disk kills the process."""
         total = 0
         try:
             file, end = self._open(), (slot + 1) * self.stride
@@ -254,11 +261,13 @@ class SlotFile:
                 total = zlib.crc32(data, total)
             file.flush()
         except OSError as error:
-            raise Unsaved(f"{self.path}: cannot be written ({error.strerror or error}). Make room for it.") from error
+            raise Unsaved(
+                f"{self.path}: cannot be written ({error.strerror or error}). Free some disk space."
+            ) from error
         return total
 
     def checksum(self, slot: int) -> int:
-        """Of what is in the slot now."""
+        """Return the checksum of a slot's current content."""
         total, file = 0, self._open()
         for at, (shape, dtype) in zip(self.starts, self.layout.values(), strict=True):
             file.seek(slot * self.stride + at)
@@ -270,12 +279,12 @@ class SlotFile:
             os.fsync(self.file.fileno())
 
     def reopen(self, slots: int) -> None:
-        """Go on with the first so many slots of the file that is there."""
+        """Continue with the first `slots` slots of the existing file."""
         self.close()
         there, needed = self.path.stat().st_size if self.path.is_file() else 0, slots * self.stride
         if there < needed:
             raise Corrupt(
-                f"checkpoint: what its clients remember should be in {self.path}, which has {there} bytes and not {needed}."
+                f"checkpoint: the client memory in {self.path} is incomplete: {there} bytes, expected {needed}."
             )
         if slots:
             self.file = self.path.open("r+b")
@@ -297,4 +306,5 @@ def _stacked(states: Sequence[State]) -> State:
 
 
 def _up(n: int, unit: int) -> int:
+    """Round up to a multiple of a unit."""
     return -(-n // unit) * unit

@@ -1,4 +1,4 @@
-"""One machine's part of the work: a model, an oracle, and the local steps of a chunk of clients."""
+"""Worker: computes the uploads of chunks of clients, with its own copies of the model and an oracle."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from fedstride.engine import processor
 from fedstride.engine.protocol import Order, Task
 from fedstride.oracle.choice import Case, choose
 
-SPAN = 256  # most samples of a client whose Gram matrix is worth its making
-SPAN_NUMBERS = 2**25  # of all clients' Gram matrices together: they are kept
-SCALED_NUMBERS = 2**27  # of all clients' inputs together, up to which normalised ones are kept
+SPAN = 256  # samples per client up to which computing a Gram matrix pays off
+SPAN_NUMBERS = 2**25  # entries of all clients' Gram matrices together, which stay in memory
+SCALED_NUMBERS = 2**27  # entries of all clients' inputs together, up to which normalised copies are kept
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """Samples with normalised inputs, made as they are taken."""
+    """Samples whose inputs are normalised when they are taken."""
 
     samples: Samples
     scaling: Vec
@@ -47,7 +47,7 @@ class Scaled:
 
 @dataclass(frozen=True)
 class Kept:
-    """The normalised samples of a client, and what they were made of."""
+    """The normalised samples of a client, and the inputs and scaling that they were computed from."""
 
     inputs: Tensor
     version: int
@@ -60,7 +60,7 @@ class Kept:
 
 
 class Worker:
-    """Does what an order asks of a chunk. Threads may share it: each has a replica of the model."""
+    """Executes orders for chunks of clients. Threads may share it: each has its own replica of the model."""
 
     def __init__(self, task: Task, exchanges: Mapping[str, Exchange], oracle: str = "auto", chunk: int | None = None):
         self.task, self.exchanges = task, exchanges
@@ -98,7 +98,7 @@ class Worker:
         memory: State,
         stats: Rows | None,
     ) -> tuple[Upload, Rows | None]:
-        """What the (client, steps) pairs of a chunk upload, and the statistics that stay with them, if any do."""
+        """Return the upload of a chunk of (client, steps) pairs, and its statistics if buffers="local"."""
         task, clients, steps = self.task, tuple(c for c, _ in members), tuple(tau for _, tau in members)
         sizes = [len(s) for s in samples]
         if INPUTS in order.broadcast:
@@ -133,23 +133,23 @@ class Worker:
             spans=self.spans,
         )
         replica.train()
-        with self._surroundings():
+        with self._thread_state():
             upload = self.exchanges[order.kind].work(chunk, x, memory)
         return upload, chunk.stats if task.buffers == "local" else None
 
     def outputs(self, x: Vec, stats: Vec, batch: Batch, scaling: Vec | None = None) -> tuple[Any, Any]:
-        """(what a model says of inputs, their targets)."""
+        """Return a model's outputs for a batch, and the targets."""
         replica = self._replica()
         replica.bind(x)
         replica.bind_stats(stats)
         replica.module.eval()
         inputs, targets = (moved(part, replica.device) for part in batch)
         inputs = inputs if scaling is None else scaled(inputs, scaling)
-        with self._surroundings(), torch.no_grad():
+        with self._thread_state(), torch.no_grad():
             return replica(inputs), targets
 
     def forget(self, chunks: set[tuple[int, ...]]) -> None:
-        """Keep of the spans those of single clients and of this round's chunks."""
+        """Delete the spans of all chunks but this round's; those of single clients stay."""
         spans = self.spans or {}
         for clients in list(spans):
             if len(clients) > 1 and clients not in chunks:
@@ -161,11 +161,11 @@ class Worker:
         largest = max(range(len(sizes)), key=sizes.__getitem__)
         most = sizes[largest] if task.full else min(sizes[largest], task.batch_size or sizes[largest])
         inputs, targets = task.clients[largest].take(torch.arange(most, device="cpu"))
-        inputs = scaled_by_itself(inputs) if task.normalise else inputs  # vmap is tried out on its values
+        inputs = scaled_by_itself(inputs) if task.normalise else inputs  # vmap is tested on these values
         return largest, (moved(inputs, self.device), moved(targets, self.device))
 
     def _scaled(self, client: int, samples: Samples, scaling: Vec) -> Samples:
-        """Samples with normalised inputs. Those of clients in memory are kept: spans know samples by their tensors."""
+        """Normalise samples. Those of clients in memory are cached, because spans identify samples by their tensors."""
         if not isinstance(samples, TensorClient):
             return Scaled(samples, scaling)
         kept = None if self.kept is None else self.kept.get(client)
@@ -177,20 +177,20 @@ class Worker:
         return made
 
     def _few_samples(self) -> bool:
-        """True if the full-batch problems of wide linear models may be worked on in the span of their samples."""
+        """Whether to solve full-batch problems of wide linear models in the span of their samples."""
         form, sizes, batch = self.choice.form, self.task.clients.sizes, self.task.batch_size
         if form is None or (batch is not None and batch < max(sizes)):
             return False
         if isinstance(self.task.clients, Lazy) or not isinstance(self.task.clients[0], TensorClient):
-            return False  # samples that may be others at every look
+            return False  # the samples may differ each time they are read
         return 2 * max(sizes) <= form.inputs and max(sizes) <= SPAN and sum(n * n for n in sizes) <= SPAN_NUMBERS
 
     @contextmanager
-    def _surroundings(self) -> Iterator[None]:
-        """What is a thread's own in torch: gradients on, the default device and mixed precision as the user wants them."""
+    def _thread_state(self) -> Iterator[None]:
+        """Set torch's thread-local state: gradients on, the user's default device, and mixed precision."""
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
-            if self.default.type != "cpu":  # asked for only where it is needed, because it costs
+            if self.default.type != "cpu":  # a device context is slow, so it is entered only if needed
                 stack.enter_context(self.default)
             if self.task.mixed:
                 stack.enter_context(torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False))

@@ -18,36 +18,39 @@ class Attempt:
     """An attempt at a round. Its costs include those of the failed attempts at the same round before it."""
 
     number: int = 1
-    started: float = field(default_factory=lambda: time.perf_counter())  # the first attempt
-    calls: int = 0  # exchanges
+    started: float = field(default_factory=lambda: time.perf_counter())  # start of the first attempt
+    calls: int = 0  # number of exchanges
     bytes_up: int = 0
     bytes_down: int = 0
     gradients: int = 0
     forwards: int = 0
     refused: Counter[str] = field(default_factory=Counter)  # unusable messages, by reason
-    releases: int = 0  # of private sums
+    releases: int = 0  # number of released private sums
     rollbacks: int = 0  # 1 if a server step was rolled back
-    medians: Mapping[str, float] = field(default_factory=dict)  # of message norms, where some exploded, by kind
+    medians: Mapping[str, float] = field(default_factory=dict)  # medians of message norms by kind, if some exploded
 
     # This attempt alone:
-    asked: tuple[int, ...] = ()  # clients
+    asked: tuple[int, ...] = ()  # the clients of the cohort
     lost: Mapping[int, str] = field(default_factory=dict)  # client: reason
-    norms: Mapping[str, float] = field(default_factory=dict)  # root mean squares over the cohort, by kind of message
-    compression: float = 0.0  # largest relative error of its compressed messages
-    exploded: bool = False  # some first messages did: the next attempt knows a limit for their norms
+    norms: Mapping[str, float] = field(
+        default_factory=dict
+    )  # root mean square norms over the cohort, by kind of message
+    compression: float = 0.0  # largest relative error of compressed messages
+    exploded: bool = False  # whether messages of the first round exploded, so that the next attempt has a limit
     wild_step: float | None = None  # the server step that was rolled back
 
     @property
     def seconds(self) -> float:
+        """Seconds since the start of the first attempt."""
         return time.perf_counter() - self.started
 
     def send(self, size: int, clients: int, error: float = 0.0) -> Attempt:
-        """Count a message of `size` bytes to each of so many clients; error: that of its compression."""
+        """Count a message of `size` bytes to each of `clients` clients; error: relative error of its compression."""
         sent = self.bytes_down + size * clients
         return replace(self, bytes_down=sent, compression=max(self.compression, error))
 
     def receive(self, reply: Reply) -> Attempt:
-        """Count an exchange."""
+        """Count the costs and losses of an exchange."""
         metrics, error = reply.metrics, 0.0
         if "error" in metrics:
             error = relative_error(metrics["error"].sum(), metrics["message"].sum())
@@ -71,7 +74,7 @@ class Attempt:
 
 
 class FailedAttempt(Exception):
-    """Internal: an attempt at a round had no usable result. It is caught by retry.complete_round."""
+    """Internal: an attempt at a round failed. Caught by retry.complete_round."""
 
     def __init__(self, attempt: Attempt) -> None:
         super().__init__(f"attempt {attempt.number}")

@@ -36,12 +36,26 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Where and when a run is saved: after so many rounds or seconds, whichever comes first, and after the last round."""
+    """Folder and frequency of checkpoints; a run is also saved after its last round.
+
+    Args:
+        folder: folder of the checkpoints; a run resumes from the newest intact one.
+        every: rounds between checkpoints. None: no limit. The earlier of `every` and `seconds` counts.
+        seconds: seconds between checkpoints. None: no limit.
+        keep: number of files to keep; if the newest is damaged, the one before it is used.
+
+    Raises:
+        InvalidInput: if a value is out of range, or if `folder` is a file.
+
+    Example:
+        >>> when = fs.Checkpoints("checkpoints", every=10, seconds=60.0)
+        >>> run = fs.train(nn.Linear(4, 3), "cross_entropy", clients, rounds=2, checkpoint=when)
+    """
 
     folder: str | Path
-    every: int | None = 1  # rounds
+    every: int | None = 1
     seconds: float | None = None
-    keep: int = 2  # files; if the newest is damaged, the one before it is used
+    keep: int = 2
 
     def __post_init__(self) -> None:
         if not isinstance(self.folder, str | Path):
@@ -51,23 +65,25 @@ class Checkpoints:
             if not allowed and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise InvalidInput(f"Checkpoints: {name}={value!r} is invalid: expected a whole number >= 1.")
         positive(self, seconds=self.seconds)
-        if os.path.exists(self.path) and not os.path.isdir(self.path):  # False too for names that no file can have
+        if os.path.exists(self.path) and not os.path.isdir(self.path):  # also False for invalid file names
             raise InvalidInput(f"checkpoint={str(self.folder)!r} is a file; expected a folder.")
 
     @property
     def path(self) -> Path:
+        """The folder as a Path."""
         return Path(self.folder)
 
 
 @dataclass
 class Clock:
-    """Decides when the next save is due, by a monotonic clock: the time of day may jump."""
+    """Decides when the next save is due, by a monotonic clock, because the time of day may jump."""
 
     when: Checkpoints
-    round: int  # the last one that was saved
+    round: int  # last saved round
     last: float = field(default_factory=time.monotonic)
 
     def due(self, round: int) -> bool:
+        """Whether a round is to be saved."""
         rounds = math.inf if self.when.every is None else self.when.every
         seconds = math.inf if self.when.seconds is None else self.when.seconds
         return round - self.round >= rounds or time.monotonic() - self.last >= seconds
@@ -90,6 +106,7 @@ def write(when: Checkpoints, round: int, tensors: Mapping[str, Tensor], meta: Ma
 
 
 def prune(when: Checkpoints) -> None:
+    """Delete checkpoints beyond when.keep, oldest first."""
     for old in files(when.path)[when.keep :]:
         old.unlink(missing_ok=True)
 
@@ -98,13 +115,13 @@ def history(source: object, tensors: Mapping[str, Tensor]) -> list[Row]:
     """Return the rows of a checkpoint's history; source: its file, for error messages."""
     log = tensors.get("history")
     if log is None or log.dtype != torch.uint8:
-        raise Corrupt(f"{source}: it holds no history.")
+        raise Corrupt(f"{source}: it does not contain a history.")
     try:
         rows = list(unpack_history(bytes(log.cpu().numpy())))
     except (ValueError, RecursionError) as error:
         raise Corrupt(f"{source}: its history is not readable ({error}).") from error
     if not rows or not all(_is_row(row, i + 1) for i, row in enumerate(rows)):
-        raise Corrupt(f"{source}: its history is not one of fedstride.")
+        raise Corrupt(f"{source}: its history was not written by fedstride.")
     return rows
 
 
@@ -130,12 +147,12 @@ def newest(folder: Path, use: Callable[[Path], T]) -> T | None:
             continue
         for bad, why in damaged:
             os.replace(bad, bad.with_name(bad.name + ".corrupt"))
-            tell(f"{why} It is now {bad.name}.corrupt; the run goes on from {path.name}, the one before.")
+            tell(f"{why} It was renamed to {bad.name}.corrupt; the run continues from {path.name}, the one before.")
         return used
     if damaged:
         raise InvalidInput(
-            f"checkpoint: none of the {len(damaged)} in {folder} can be used. The newest: {damaged[0][1]} Bring one back "
-            "from a copy, or use another folder."
+            f"checkpoint: no usable checkpoint in {folder}, {len(damaged)} damaged. The newest: {damaged[0][1]} Restore one "
+            "from a backup, or use another folder."
         )
     return None
 

@@ -12,7 +12,7 @@ from fedstride.core.batch import called, moved, split_of
 from fedstride.core.errors import InvalidInput, nearest
 from fedstride.core.losses import Loss, for_output
 from fedstride.core.losses import resolve as resolve_loss
-from fedstride.core.metrics import resolve
+from fedstride.core.scores import resolve
 from fedstride.data.clients import Client, Collate, client_of
 from fedstride.data.federation import Federation, Lazy, federation
 from fedstride.engine.evaluation import Scores, evaluation_parts, score

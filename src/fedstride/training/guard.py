@@ -1,4 +1,4 @@
-"""Guard: when a round is repeated, a message refused, or a server step rolled back."""
+"""Guard: limits beyond which a round is repeated, a message refused, or a server step rolled back."""
 
 from __future__ import annotations
 
@@ -15,14 +15,28 @@ from fedstride.core.rows import Vec, norm
 class Guard:
     """Limits for lost clients and exploding models.
 
-    Unusable messages are left out, rounds with too few messages are repeated, exploding server steps are rolled back.
+    Unusable messages are left out, rounds with too few messages repeated, and exploding server steps rolled back.
+
+    Args:
+        quorum: smallest number (int) or share (float) of the cohort that must answer.
+        retries: further attempts at a round with too few answers, each with a new cohort.
+        norm: largest norm of an update. None: no fixed limit.
+        explode: largest norm of a message or a step, relative to the model and to earlier messages.
+        rollbacks: successive rounds with a roll-back before the run stops.
+
+    Raises:
+        InvalidInput: if a value is out of range.
+
+    Example:
+        >>> guard = fs.Guard(quorum=0.75, retries=10, norm=100.0)
+        >>> run = fs.train(nn.Linear(4, 3), "cross_entropy", clients, rounds=2, guard=guard)
     """
 
-    quorum: int | float = 0.5  # least number, or share, of the cohort that must answer
-    retries: int = 5  # attempts after the first at a round with too few answers, each with a new cohort
-    norm: float | None = None  # largest norm of an update; None: no fixed limit
-    explode: float = 1e6  # largest norm of a message or a step, relative to the model and to earlier messages
-    rollbacks: int = 3  # successive rounds with a roll-back before the run stops
+    quorum: int | float = 0.5
+    retries: int = 5
+    norm: float | None = None
+    explode: float = 1e6
+    rollbacks: int = 3
 
     def __post_init__(self) -> None:
         share = isinstance(self.quorum, float) and 0 < self.quorum <= 1
@@ -38,11 +52,11 @@ class Guard:
             at_least_one(self, explode=self.explode)
 
     def least(self, cohort: int) -> int:
-        """Return how many clients of a cohort of this size must answer."""
+        """Return the number of clients that must answer, for a cohort of this size."""
         return max(1, math.ceil(self.quorum * cohort - 1e-9)) if isinstance(self.quorum, float) else self.quorum
 
     def limit(self, usual: float) -> float:
-        """Return the largest norm of a message, from the usual norm; infinite if that is 0, unknown."""
+        """Return the largest norm of a message, given the usual norm; infinite if that is 0 (unknown)."""
         return self.explode * usual if usual > 0 else math.inf
 
     def sound(self, new: Vec, x: Vec, usual: float) -> bool:

@@ -8,17 +8,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import pandas as pd  # half a second to import, which a node of a federation would pay for every message
+    import pandas as pd  # imported on demand: it takes half a second, on a node for every message
 
 Row = dict[str, Any]
-BLOCK = 100  # rows that are compressed together
-MOST = 2**20  # bytes of such a block
+BLOCK = 100  # number of rows that are compressed together
+MOST = 2**20  # largest size of such a block in bytes
 
 COLUMNS = {
     "round": "number of finished rounds",
     "train_loss": "p-weighted mean of the cohort's first local losses",
     "test_loss": "loss of the returned model on the test set",
-    "test_accuracy": "share of right predictions on the test set",
+    "test_accuracy": "share of correct predictions on the test set",
     "server_step": "step of the server along the mean update",
     "client_step": "p-weighted mean of the clients' mean step",
     "client_steps": "smallest, lower quartile, median, upper quartile and largest of the clients' mean steps",
@@ -43,26 +43,36 @@ COLUMNS = {
 
 
 class History(Sequence[Row]):
-    """Rows as dictionaries; history["train_loss"] is a column; frame() a pandas frame.
+    """The history of a run: a sequence of rows, one dictionary per round; COLUMNS describes the keys.
 
-    Kept as JSON lines, all but the last ones compressed: a run of many thousand rounds takes little memory, here and in
-    every checkpoint.
+    Rows are stored as compressed JSON lines, so that thousands of rounds take little memory and small checkpoints.
+
+    Args:
+        rows: the initial rows.
+
+    Example:
+        >>> run = fs.train(nn.Linear(4, 3), "cross_entropy", clients, rounds=2)
+        >>> run.history[-1]["round"]
+        2
+        >>> run.history["participants"]
+        [4, 4]
     """
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
-        self.blocks: list[bytes] = []  # of BLOCK lines each
+        self.blocks: list[bytes] = []  # compressed, BLOCK lines each
         self.lines: list[str] = []
         for row in rows:
             self.append(row)
 
     def append(self, row: Row) -> None:
+        """Add a row."""
         self.lines.append(json.dumps(row))
         if len(self.lines) == BLOCK:
             self.blocks.append(self._compressed())
             self.lines = []
 
     def plus(self, row: Row) -> History:
-        """Return this history with one more row; this one stays as it is. Compressed rows are shared, not copied."""
+        """Return a new history with one more row. Compressed rows are shared, not copied."""
         longer = History()
         longer.blocks, longer.lines = list(self.blocks), list(self.lines)
         longer.append(row)
@@ -100,14 +110,15 @@ class History(Sequence[Row]):
         return f"History({list(self)})"
 
     def text(self) -> str:
-        """As JSON lines."""
+        """Return the history as JSON lines."""
         return "".join([*(zlib.decompress(b).decode() for b in self.blocks), *(line + "\n" for line in self.lines)])
 
     def packed(self) -> bytes:
-        """As unpack() reads it."""
+        """Return the history as compressed bytes, for unpack()."""
         return b"".join([*self.blocks, self._compressed()])
 
     def frame(self) -> pd.DataFrame:
+        """Return the history as a pandas DataFrame, one row per round."""
         import pandas as pd
 
         rows = list(self)
@@ -119,7 +130,11 @@ class History(Sequence[Row]):
 
 
 def unpack(data: bytes) -> Iterator[Row]:
-    """The rows of History.packed(); ValueError for anything else, and for blocks that would take too much memory."""
+    """Yield the rows of History.packed().
+
+    Raises:
+        ValueError: if the data is damaged, or if a block would take too much memory.
+    """
     while data:
         block = zlib.decompressobj()
         try:
@@ -127,6 +142,6 @@ def unpack(data: bytes) -> Iterator[Row]:
         except zlib.error as error:
             raise ValueError(str(error)) from error
         if not block.eof:
-            raise ValueError("a block is not whole, or too large")
+            raise ValueError("a block is truncated or too large")
         yield from map(json.loads, text.decode().splitlines())
         data = block.unused_data

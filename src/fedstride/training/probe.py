@@ -1,4 +1,4 @@
-"""Try out model and loss on a few samples, and check the data against both, before any work is done."""
+"""Run model and loss on a few samples, and check that the data fits both, before the first round."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from fedstride.data.clients import Client, Collate, TensorClient, client_of, fin
 from fedstride.data.federation import Federation, Found, Lazy
 from fedstride.training.scales import LOOK
 
-PROBE = 8  # samples of the largest client that try out model and loss
+PROBE = 8  # samples of the largest client for the trial run
 
 
 @dataclass(frozen=True)
 class Probed:
-    """What one forward pass tells about model and loss; clients and test set, divided into inputs and targets."""
+    """Properties of model and loss, found by one forward pass; and the data, checked, as inputs and targets."""
 
     clients: Federation | Lazy
     tests: Sequence[Client]
@@ -44,34 +44,33 @@ class Probed:
     reduction: str | None
     moving: tuple[str, ...]
     random: bool
-    features: int  # of an input: see core/normalise.py
-    inputs: Any = None  # a few, where the data is here
-    output: Any = None  # for some of these inputs ...
-    targets: Any = None  # ... whose targets these are
-
-    @property
-    def plain(self) -> bool:
-        """Whether inputs, outputs and targets are single tensors, and there is at most one test set."""
-        trees = [v for v in (self.inputs, self.output, self.targets) if v is not None]
-        return all(isinstance(v, Tensor) for v in trees) and len(self.tests) <= 1
+    features: int  # number of features of an input: see core/normalise.py
+    inputs: Any = None  # a few of the largest client, if its data is on this machine
+    output: Any = None  # logits, or whatever the model returns, for some of these inputs
+    targets: Any = None  # of the same inputs
+    plain: bool = True  # whether inputs, outputs and targets are single tensors, and there is at most one test set
 
 
 def try_out(
     model: nn.Module, loss: str | Loss, clients: Federation | Lazy, tests: Sequence[Client], normalise: bool = False
 ) -> Probed:
-    """Run model and loss on a few samples, and check all data against both.
+    """Run model and loss on a few samples, and check all targets.
 
     Args:
         model: the model.
         loss: as in fs.train().
         clients: the federation, with batches as the user gave them.
-        tests: the test set, or one for each client, likewise.
-        normalise: the model will see inputs that are normalised.
+        tests: the test set, or one for each client.
+        normalise: whether inputs are normalised before the model sees them.
+
+    Raises:
+        InvalidInput: if model, loss and data do not fit together.
+        Refused: if inputs that are not floating point are to be normalised.
     """
     replica = Replica(model)
     criterion = losses.resolve(loss)
     if not bool(torch.isfinite(replica.row()).all()):
-        raise InvalidInput("model: its parameters hold NaN or infinite values; expected finite ones to start from.")
+        raise InvalidInput("model: its initial parameters contain NaN or infinite values; expected finite numbers.")
     found = found_elsewhere(clients)
     if found is None:
         largest = max(range(len(clients)), key=clients.sizes.__getitem__)  # BatchNorm needs more than one sample
@@ -112,7 +111,9 @@ def try_out(
     if found is None:
         found = Found(losses.reduction(criterion, output, targets), moving, random, features)
     told = (found.reduction, found.moving, found.random, found.features)
-    return Probed(checked, tests, criterion, *told, raw, output, targets)
+    plain = all(isinstance(v, Tensor) for v in (inputs, output, targets)) and len(tests) <= 1
+    logits = mapped(lambda v: v.detach() if isinstance(v, Tensor) else v, logits)
+    return Probed(checked, tests, criterion, *told, raw, logits, targets, plain)
 
 
 def _forward(model: nn.Module, inputs: Tree, where: str) -> tuple[Any, tuple[str, ...], bool]:
@@ -148,13 +149,13 @@ def _can_be_normalised(inputs: Tree) -> None:
         )
     if not inputs.is_floating_point():
         raise Refused(
-            f"normalise=True with inputs of type {inputs.dtype}: whole numbers such as token ids name things, and have no "
+            f"normalise=True with inputs of type {inputs.dtype}: whole numbers such as token ids are names, and have no "
             "mean. Use normalise=False, or convert quantities with inputs.float()."
         )
 
 
 def found_elsewhere(clients: Federation | Lazy) -> Found | None:
-    """What was found out where the data is, if that is elsewhere."""
+    """Return the result of the trial run on the machines that hold the data, None if it is on this one."""
     return clients.found if isinstance(clients, Lazy) else None
 
 
@@ -182,7 +183,7 @@ def _scalar(loss: Loss, output: Any, targets: Tree) -> None:
 
 
 def _values(loss: Loss, name: str, targets: Tensor) -> None:
-    """Targets that the loss would take, and make nothing sensible of."""
+    """Refuse targets that the loss accepts but that are meaningless."""
     allowed = losses.allowed_targets(loss)
     if allowed is None:
         return
@@ -193,7 +194,7 @@ def _values(loss: Loss, name: str, targets: Tensor) -> None:
 
 
 def _labels(loss: Loss, output: Tensor, name: str, targets: Tensor) -> None:
-    """Class labels beyond the model's outputs would crash, or be read from elsewhere, deep in training."""
+    """Refuse class labels beyond the model's outputs, which would crash or read other memory during training."""
     if output.dim() < 2 or targets.is_floating_point() or targets.shape[1:] != output.shape[2:]:
         return
     classes = output.shape[1]
@@ -244,7 +245,7 @@ def _several(test: Any) -> bool:
 def _test(name: str, value: Any, clients: Federation | Lazy, collate: Collate | None) -> Client:
     data = client_of(name, value, collate)
     if len(data) == 0:
-        raise InvalidInput(f"{name}: it has no samples; expected at least one, or test=None.")
+        raise InvalidInput(f"{name}: no samples; expected at least one, or test=None.")
     whole = data.take()
     finite(name, *whole)
     if found_elsewhere(clients) is not None:

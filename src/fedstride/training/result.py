@@ -1,4 +1,4 @@
-"""What a run leaves: model, training iterate and history; on disk as safetensors and JSON lines, never pickle."""
+"""The result of a run: model, training iterate and history; saved as safetensors and JSON lines, never pickle."""
 
 from __future__ import annotations
 
@@ -32,21 +32,55 @@ class Best:
 
 @dataclass
 class Run:
-    """A finished run, or the part of it that an interruption or a divergence left."""
+    """The result of a run, also of one that diverged or was interrupted.
+
+    Args:
+        model: the trained model, the algorithm's read-out; with stop=, the best one if that was asked for.
+        x: the last training iterate, a flat vector in the order of the model's parameters.
+        history: one row per round.
+        algorithm: the algorithm; None for a loaded run.
+        engine: how gradients were computed, and by how many workers.
+        facts: facts about the data: see app/diagnose/facts.py.
+        ended: "finished", "stopped" by early stopping or a callback, or "interrupted" by Ctrl-C.
+        best: the best round, for stop=fs.EarlyStopping(...).
+        personal: each client's own model by number or name, for personal=, Ditto and buffers="local"; None without them,
+            and where they are out of reach: on Flower, and in followers of torchrun.
+        arguments: the arguments of fs.train(), for fs.personal_report(); empty for a loaded run.
+
+    Example:
+        >>> run = fs.train(nn.Linear(4, 3), "cross_entropy", clients, rounds=2)
+        >>> run.model(inputs).shape
+        torch.Size([8, 3])
+        >>> losses = run.history["train_loss"]
+    """
 
     model: nn.Module
     x: Vec
     history: History
     algorithm: Algorithm | None = None
-    engine: dict[str, Any] = field(default_factory=dict)  # how gradients were computed, and by how many workers
-    facts: dict[str, Any] = field(default_factory=dict)  # of the data: see app/diagnose/facts.py
-    ended: str = "finished"  # "stopped" by early stopping or a callback, or "interrupted" by Ctrl-C
-    best: Best | None = None  # for stop=
-    personal: PersonalModels | None = None  # the clients' own models, for personal=, Ditto and buffers="local"
-    arguments: dict[str, Any] = field(default_factory=dict, repr=False)  # of fs.train()
+    engine: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    ended: str = "finished"
+    best: Best | None = None
+    personal: PersonalModels | None = None
+    arguments: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def save(self, folder: str | Path) -> Path:
-        """Write model.safetensors, run.safetensors and history.jsonl into a folder, and personal.safetensors if there is one."""
+        """Write model.safetensors, run.safetensors and history.jsonl to a folder; the clients' own models too, if any.
+
+        Args:
+            folder: the folder, created if missing.
+
+        Returns:
+            The folder.
+
+        Raises:
+            Unsaved: if a file cannot be written.
+
+        Example:
+            >>> run = fs.train(nn.Linear(4, 3), "cross_entropy", clients, rounds=2)
+            >>> folder = run.save("result")
+        """
         folder = Path(folder)
         weights = self.model.state_dict()
         trainable = [name for name, p in self.model.named_parameters() if p.requires_grad]
@@ -63,7 +97,7 @@ class Run:
 
 
 class Weights(nn.Module):
-    """The weights of a saved model, under their names; fs.load(folder, model) gives one that computes."""
+    """The weights of a saved model, without its code; fs.load(folder, model) returns a model that computes."""
 
     def __init__(self, tensors: dict[str, Tensor], trainable: Sequence[str]) -> None:
         super().__init__()
@@ -80,28 +114,44 @@ class Weights(nn.Module):
                 owner.register_buffer(last, value)
 
     def forward(self, *inputs: Any) -> Tensor:
-        raise InvalidInput("this model has weights and no code; load the run with fs.load(folder, model) to compute.")
+        raise InvalidInput("this model has weights but no code; load the run with fs.load(folder, model) to compute.")
 
 
 def load(folder: str | Path, model: nn.Module | None = None) -> Run:
-    """A saved run. Its weights go into a copy of the model, if one is given; a file holds no code, so none is run.
+    """Load a saved run. Files contain no code, so none is executed.
 
-    Of a run with normalise=True give the model that was trained: the result takes raw inputs, as run.model did.
+    Args:
+        folder: a folder written by run.save() or `fedstride run`.
+        model: a model of the trained kind; the weights are loaded into a copy of it. None: run.model has weights only.
+            After normalise=True, pass the model that was trained; the result takes raw inputs, as run.model did.
+
+    Returns:
+        The run, without its algorithm.
+
+    Raises:
+        InvalidInput: if the folder does not contain a run, or if the weights do not fit the model.
+        Corrupt: if a file is damaged.
+
+    Example:
+        >>> folder = fs.train(nn.Linear(4, 3), "cross_entropy", clients, rounds=2).save("result")
+        >>> run = fs.load(folder, nn.Linear(4, 3))
+        >>> len(run.history)
+        2
     """
     if not isinstance(folder, str | Path):
         raise InvalidInput(f"load: folder={folder!r} is invalid: expected the folder of a run.")
     folder = Path(folder)
     for name in ("model.safetensors", "run.safetensors", "history.jsonl"):
-        if not os.path.isfile(folder / name):  # which is False too for names that no file can have
-            raise InvalidInput(f"load: {folder} holds no {name}; expected a folder that run.save() wrote.")
+        if not os.path.isfile(folder / name):  # also False for invalid file names
+            raise InvalidInput(f"load: {folder} does not contain {name}; expected a folder written by run.save().")
     found, meta = read_tensors(folder / "model.safetensors")
     names, trainable = meta.get("names"), meta.get("trainable")
     if not isinstance(names, list) or not isinstance(trainable, list) or sorted(map(str, names)) != sorted(found):
-        raise Corrupt(f"load: {folder / 'model.safetensors'} does not say what its weights are.")
+        raise Corrupt(f"load: {folder / 'model.safetensors'} does not describe its weights.")
     weights = {name: found[name] for name in names}
     scale = weights.get("scale") if meta.get("normalised") else None
     if meta.get("normalised") and (scale is None or scale.dim() != 1):
-        raise Corrupt(f"load: {folder / 'model.safetensors'} does not say how inputs are normalised.")
+        raise Corrupt(f"load: {folder / 'model.safetensors'} does not contain the scaling of the inputs.")
     try:
         if model is None:
             own: nn.Module = Weights(weights, trainable)
@@ -114,17 +164,10 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
     x, engine, facts = tensors.get("x"), about.get("engine", {}), about.get("facts", {})
     described = isinstance(engine, dict) and isinstance(facts, dict)
     if x is None or x.dim() != 1 or not x.is_floating_point() or not described:
-        raise Corrupt(f"load: {folder / 'run.safetensors'} holds no model of a run.")
-    own = own.eval()
-    return Run(
-        own,
-        x,
-        History(_rows(folder / "history.jsonl")),
-        engine=engine,
-        facts=facts,
-        ended=str(about.get("ended", "finished")),
-        personal=load_personal(folder, own),
-    )
+        raise Corrupt(f"load: {folder / 'run.safetensors'} does not contain the model of a run.")
+    ended = str(about.get("ended", "finished"))
+    own, history = own.eval(), History(_rows(folder / "history.jsonl"))
+    return Run(own, x, history, engine=engine, facts=facts, ended=ended, personal=load_personal(folder, own))
 
 
 def _rows(path: Path) -> list[Row]:
@@ -133,5 +176,5 @@ def _rows(path: Path) -> list[Row]:
     except (OSError, ValueError, RecursionError) as error:
         raise Corrupt(f"load: {path} is not readable ({error}).") from error
     if not all(isinstance(row, dict) for row in rows):
-        raise Corrupt(f"load: {path} is no history; expected one JSON object a line.")
+        raise Corrupt(f"load: {path} is not a history; expected one JSON object per line.")
     return rows

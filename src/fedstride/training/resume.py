@@ -37,11 +37,12 @@ class Recorder:
     def resume(self) -> TrainingState:
         """Return the newest saved state, or the start if there is none."""
         state = checkpoint.newest(self.when.path, self._read) or self.start
-        checkpoint.prune(self.when)  # a crash may have come before it
+        checkpoint.prune(self.when)  # in case of a crash before the last pruning
         self.clock = Clock(self.when, state.round)
         return state
 
     def save(self, state: TrainingState) -> None:
+        """Write a checkpoint of a state and the clients' memory."""
         tensors, facts = pack(state)
         memories = {f"clients/{k}": v for k, v in self.setup.clients.state().items()}
         meta = {"kind": "checkpoint", "about": self.identity, **facts}
@@ -49,6 +50,7 @@ class Recorder:
         self.clock.saved(state.round)
 
     def due(self, state: TrainingState) -> bool:
+        """Whether a state is to be saved."""
         return self.clock.due(state.round) or state.round == self.setup.task.rounds
 
     def lacks(self, state: TrainingState) -> bool:
@@ -60,16 +62,16 @@ class Recorder:
         tensors, meta = read_tensors(path)
         found = meta.get("about")
         if not isinstance(found, dict):
-            raise Corrupt(f"{path}: no checkpoint of a run in progress.")
+            raise Corrupt(f"{path}: not a checkpoint of a run in progress.")
         for name, value in self.identity.items():
             if found.get(name) != value:
                 raise InvalidInput(
-                    f"checkpoint={str(path.parent)!r} belongs to another run: {name} was {found.get(name)!r} and is "
+                    f"checkpoint={str(path.parent)!r} belongs to another run: {name} was {found.get(name)!r} and is now "
                     f"{value!r}. Use the same arguments, or another folder."
                 )
         state = unpack(self.start, tensors, meta, path)
         if self.setup.task.normalise and not _is_scaling(state.scaling, state.x.dtype):
-            raise Corrupt(f"{path}: it does not say how inputs are normalised.")
+            raise Corrupt(f"{path}: it does not contain the scaling of the inputs.")
         self.setup.clients.restore(part(tensors, "clients"))
         return state
 
@@ -108,7 +110,7 @@ def identity(setup: Setup, x: Vec) -> dict[str, Any]:
 
 
 def _digest(clients: Federation | Lazy) -> int | None:
-    """Return a digest of a few samples of a few clients; None for data that may differ each time they are read."""
+    """Return a digest of a few samples of a few clients; None for data that may differ each time it is read."""
     if isinstance(clients, Lazy) or any(isinstance(c, DatasetClient) for c in clients):
         return None
     few = torch.arange(1, device="cpu")

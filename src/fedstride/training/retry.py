@@ -1,4 +1,4 @@
-"""Repeated attempts at a round, and the errors that end a run when repeating is hopeless."""
+"""Repeated attempts at a round, and the errors that end a run when further attempts are pointless."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def given_up(setup: Setup, state: TrainingState, failed: Attempt) -> Diverged | 
         what = step or (f"the model of client {broken[0]}" if broken else "the models of some clients")
         return Diverged(
             f"The run diverged in round {t + 1}: {what} became NaN or infinite or exploded. {where} "
-            "Take smaller steps, or a rule that finds them (fs.recipes.fedsls(), delta_sgd()).",
+            "Use smaller steps, or a rule that finds them (fs.recipes.fedsls(), delta_sgd()).",
             run_of(setup, state),
             t + 1,
             broken,
@@ -59,8 +59,8 @@ def given_up(setup: Setup, state: TrainingState, failed: Attempt) -> Diverged | 
     asked = len(failed.asked)
     return TooFew(
         f"Round {t + 1} was given up after {failed.number} attempts: {asked - len(failed.lost)} of {asked} clients "
-        f"answered in the last one ({counted(Counter(failed.lost.values()))}), and quorum={guard.quorum!r} asks for "
-        f"{guard.least(asked)}. {where} Go on later, or with a smaller guard=fs.Guard(quorum=...).",
+        f"answered in the last one ({counted(Counter(failed.lost.values()))}), but quorum={guard.quorum!r} requires "
+        f"{guard.least(asked)}. {where} Continue later, or with a smaller guard=fs.Guard(quorum=...).",
         run_of(setup, state),
         t + 1,
         list(failed.lost),

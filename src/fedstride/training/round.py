@@ -3,8 +3,8 @@
     choose the cohort -> [exchange gradients] -> exchange updates -> aggregate -> [add noise] -> server step -> read-out -> row
 
 In an exchange the engine sends an order to the cohort, refuses damaged messages, and sums the others in a stream. The
-functions below advance() are its steps, in the order in which it calls them. None of them changes a state. What clients
-remember of a round is provisional until the caller calls setup.clients.commit() or discard(): see train.py and retry.py.
+functions below advance() are its steps, in the order in which it calls them. None of them changes a state. The clients'
+new memory is provisional until the caller calls setup.clients.commit() or discard(): see train.py and retry.py.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def advance(setup: Setup, state: TrainingState, attempt: Attempt | None = None) 
 
 
 def choose_cohort(setup: Setup, t: int, attempt: int) -> Cohort:
-    """Draw the cohort of a round; the longest work comes first, so that no worker starts a long job last."""
+    """Draw the cohort of a round, sorted by work, longest first, so that no worker starts a long job last."""
     sizes, most = setup.sizes, setup.task.batch_size
     drawn = drawn_clients(setup.sampler, sizes, setup.task.seed, t, attempt)
     cohort = [(client, setup.steps(t, client)) for client in drawn]
@@ -112,7 +112,7 @@ def drawn_clients(sampler: Sampler, sizes: Sequence[int], seed: int, t: int, att
 
 
 def broadcast_of(setup: Setup, state: TrainingState) -> State:
-    """Collect what the clients get beside the model and its statistics."""
+    """Return what is sent to the clients beside the model and its statistics."""
     scaling = {} if state.scaling is None else {INPUTS: state.scaling}
     return {**setup.algorithm.server.broadcast(state.server), **state.drift, **state.private, **scaling}
 
@@ -136,10 +136,12 @@ class Exchanged:
 def exchange(
     setup: Setup, state: TrainingState, kind: str, broadcast: State, cohort: Cohort, attempt: Attempt
 ) -> Exchanged:
-    """Let a cohort work and aggregate its messages; kind: "gradient" or "update".
+    """Run an exchange with a cohort and aggregate its messages; kind: "gradient" or "update".
 
-    The engine refuses messages that are damaged, not finite or beyond the limit. The attempt fails if less than a quorum
-    is left, or if messages explode in the first round, where no limit is known yet.
+    The engine refuses messages that are damaged, not finite or beyond the limit.
+
+    Raises:
+        FailedAttempt: less than a quorum is left, or messages explode in the first round, where no limit is known yet.
     """
     guard = setup.guard
     limit = guard.limit(reference_norm(state, kind, attempt))
@@ -177,7 +179,7 @@ def reference_norm(state: TrainingState, kind: str, attempt: Attempt) -> float:
 
 
 def compress_gradient(setup: Setup, state: TrainingState, mean: Vec) -> tuple[Vec, State, int, float]:
-    """Compress the mean gradient for the way down: (what arrives, error feedback, bytes, relative error)."""
+    """Compress the mean gradient for the down-link; return it with error feedback, bytes and relative error."""
     a = setup.algorithm
     source = [generator(setup.task.seed, state.round, "down")]
     sent, past, size = send(mean[None], a.down, a.feeds_back_down, state.down, source)  # FedLin eq. (142)
@@ -194,7 +196,7 @@ def aggregate(setup: Setup, state: TrainingState, updates: Exchanged) -> tuple[M
 
 
 def release(setup: Setup, state: TrainingState, privacy: Privacy, mean: Mean, attempt: int) -> tuple[Mean, State]:
-    """Return the mean with noise, as it may be published, and the next clip.
+    """Add noise to the mean, so that it may be published; return it and the next clip.
 
     The denominator is the expected number of participants, so that it does not reveal who answered.
     """
@@ -210,10 +212,13 @@ def release(setup: Setup, state: TrainingState, privacy: Privacy, mean: Mean, at
 def server_step(
     setup: Setup, state: TrainingState, mean: Mean, usual: float, attempt: Attempt
 ) -> tuple[Vec, State, Attempt]:
-    """Return the next model and the state of the server rule.
+    """Apply the server rule; return the next model, the rule's state and the attempt.
 
-    A step that is not finite or far too long is rolled back, with the rule's state, and replaced by the plain mean of the
-    clients' models. The attempt fails if that one is not sound either, or after too many roll-backs in a row.
+    A step that is not finite or far too long is rolled back, with the rule's state, and replaced by the plain mean of
+    the clients' models.
+
+    Raises:
+        FailedAttempt: the plain mean is not finite or far too long either, or too many successive rounds were rolled back.
     """
     guard, server = setup.guard, dict(state.server)
     x = setup.algorithm.server.step(state.x, mean, server)
@@ -283,7 +288,7 @@ def test_columns(scores: Sequence[Scores], metrics: Iterable[str]) -> Row:
 def history_row(
     setup: Setup, before: TrainingState, after: TrainingState, mean: Mean, updates: Exchanged, attempt: Attempt
 ) -> Row:
-    """Describe a round; the meaning of the columns is in history.py."""
+    """Return the history row of a round; history.COLUMNS describes the columns."""
     metrics, update, privacy = updates.reply.metrics, model_update(mean), setup.algorithm.privacy
     p = torch.tensor([setup.task.weights[c] for c, _ in updates.cohort], dtype=torch.float64, device="cpu")
     p /= p.sum()
@@ -324,7 +329,7 @@ def history_row(
 
 
 def _drift(mean: Mean, update: Vec) -> float | None:
-    """sqrt(S - |Dbar|^2); None where the squares were not released."""
+    """Return sqrt(S - |Dbar|^2), None if the squares were not released."""
     return float((mean.square - sq(update)).clamp(min=0).sqrt()) if "square" in mean.fields else None
 
 

@@ -11,23 +11,28 @@ from torch import Tensor
 from fedstride.data.clients import TensorClient
 from fedstride.data.federation import Federation, Lazy
 
-FAR = 100  # how far the scales of features may differ, and a mean exceed its deviation
-LEAST = 8  # samples, below which scales say nothing
-LOOK = 500  # samples of a client, at most, whose scales are looked at ...
-CLIENTS = 8  # ... so many clients ...
-NUMBERS = 2**21  # ... and numbers of all of them together
+FAR = 100  # largest tolerated ratio of scales of features, and of a mean to its deviation
+LEAST = 8  # samples needed to estimate scales
+LOOK = 500  # limits of what is read: samples per client, ...
+CLIENTS = 8  # ... clients, ...
+NUMBERS = 2**21  # ... and numbers in total
 
 
 def look_at_scales(clients: Federation | Lazy, largest: Any, private: bool) -> tuple[str, list[list[Any]]]:
     """Look for columns whose scales differ so much that no step size suits all of them.
 
-    A column's scale is the root mean square of its entries that are not zero: sparse and one-hot columns have the scale of
-    dense ones. Constant columns do not count; those that are mostly zero, or rarely differ from their median as the pixels at
-    the border of an image, count only if they are large.
+    A column's scale is the root mean square of its non-zero entries, so that sparse and one-hot columns have the scale
+    of dense ones. Constant columns are ignored. Columns that are mostly zero, or that rarely differ from their median,
+    such as the pixels at the border of an image, count only if they are large.
 
-    largest: inputs of the largest client; private: normalise=True would be refused.
-    Returns (a warning, "" if there is no need for one; [name or index, scale] of the smallest and the largest column, if
-    their scales are far apart).
+    Args:
+        clients: the federation.
+        largest: inputs of the largest client, if they are on this machine.
+        private: whether normalise=True would be refused.
+
+    Returns:
+        A warning, "" if none is needed; and [name or index, scale] of the smallest and the largest column, if their
+        scales are far apart.
     """
     if not isinstance(largest, Tensor) or largest.dim() != 2 or not largest.is_floating_point():
         return "", []
@@ -54,7 +59,7 @@ def look_at_scales(clients: Federation | Lazy, largest: Any, private: bool) -> t
     shown = [f"{n} is {mean[i]:.3g} +- {deviation[i]:.3g}" for n, i in zip(named, worst.tolist(), strict=True)]
     fix = "Scale each column by a known constant" if private else "Use normalise=True, or scale the columns yourself"
     warning = (
-        f"clients: the scales of the input features are far apart ({', '.join(shown)}), so that no step size suits all of "
+        f"clients: the scales of the input features are far apart ({', '.join(shown)}), so no step size suits all of "
         f"them. {fix}."
     )
     if ratio <= FAR:

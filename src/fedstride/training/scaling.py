@@ -41,8 +41,8 @@ def measure_inputs(setup: Setup, state: TrainingState) -> TrainingState:
             reasons[f"sums over {samples:g} samples instead of {known}"] += 1  # a damaged message
     raise TooFew(
         f"normalise=True: {len(answered)} of {len(cohort)} clients sent the statistics of their inputs in the last of "
-        f"{call + 1} attempts ({counted(reasons)}), and quorum={guard.quorum!r} asks for {least} without a damaged one. "
-        "Go on later, or with a smaller guard=fs.Guard(quorum=...).",
+        f"{call + 1} attempts ({counted(reasons)}), but quorum={guard.quorum!r} requires {least}, none of them damaged. "
+        "Continue later, or with a smaller guard=fs.Guard(quorum=...).",
         run_of(setup, state),
         0,
         list(reply.lost),

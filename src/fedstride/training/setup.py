@@ -45,7 +45,7 @@ def task_of(algorithm: Algorithm, trial: Trial, given: Mapping[str, Any]) -> Tas
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """The constants of a run: what to train, on which clients, by which algorithm."""
+    """The constants of a run: task, algorithm, clients, sampler and evaluation."""
 
     algorithm: Algorithm
     options: LocalOptions
@@ -57,7 +57,7 @@ class Setup:
     evaluate_every: int = 1
     guard: Guard = field(default_factory=Guard)
     stop: EarlyStopping | None = None
-    facts: dict[str, Any] = field(default_factory=dict)  # about the data, for run.facts
+    facts: dict[str, Any] = field(default_factory=dict)  # facts about the data, for run.facts
 
     @cached_property
     def weight(self) -> float:

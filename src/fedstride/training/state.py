@@ -1,7 +1,7 @@
 """TrainingState: everything that the next round depends on, apart from the clients' own memory.
 
-A state is never changed: a round returns a new one. pack() and unpack() convert a state to and from named tensors and JSON
-facts. They go through the fields of the dataclass, so a new field is saved and restored without further code.
+A state is never changed: a round returns a new one. pack() and unpack() convert a state to and from named tensors and
+JSON facts. They iterate over the fields of the dataclass, so a new field is saved and restored without further code.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class TrainingState:
 
     x: Vec  # the model: the training iterate
     stats: Vec  # the model's moving buffers, such as BatchNorm's statistics
-    server: State  # of the server rule
-    drift: State  # of the drift correction, server side
+    server: State  # state of the server rule
+    drift: State  # state of the drift correction on the server
     down: State  # error feedback of the compressed down-link
     private: State  # the clip of differential privacy
-    moved: Vec  # the model's last move
+    moved: Vec  # the last change of the model
     average: Vec  # weighted mean of the iterates, for readout="average"
     scaling: Vec | None = None  # means and deviations of the inputs, for normalise=True
     usual: dict[str, float] = field(default_factory=lambda: {"gradient": 0.0, "update": 0.0})
-    # ... the largest root mean square norm that a round's messages had so far, by kind
+    # ... largest root mean square norm of a round's messages so far, by kind
     releases: int = 0  # private sums released so far
     unbilled: int = 0  # bytes sent before the first round, to be counted in its row
     best_x: Vec | None = None  # read-out of the best round, for stop=
@@ -178,7 +178,7 @@ def unpack(
             for k, v in expected.items():
                 inside[k] = _checked(f"{f.name}/{k}", inside.get(k), v, source)
             found[f.name] = {k: v.to(like.x.device) for k, v in inside.items()}
-        elif expected is None:  # measured during the run
+        elif expected is None:  # set during the run
             value = tensors.get(f.name)
             found[f.name] = None if value is None else value.to(like.x.device)
         elif _alike(facts.get(f.name), expected):

@@ -17,12 +17,12 @@ from fedstride.algorithm.privacy import Privacy
 from fedstride.algorithm.sampling import Sampler, Uniform
 from fedstride.client.gradient import Estimator
 from fedstride.client.local import LocalOptions
-from fedstride.core.batch import logits_of, mapped, targets_of
+from fedstride.core.batch import targets_of
 from fedstride.core.capabilities import declared
 from fedstride.core.errors import InvalidInput, Refused, nearest, not_negative, positive, tell
-from fedstride.core.metrics import Metric, computed, resolve
 from fedstride.core.model import Replica, has_batch_statistics, probe
 from fedstride.core.normalise import Normalised
+from fedstride.core.scores import Metric, computed, resolve
 from fedstride.engine import Task, processor
 from fedstride.training.guard import Guard
 from fedstride.training.history import COLUMNS
@@ -141,11 +141,7 @@ def try_metrics(metrics: Mapping[str, Metric], probed: Probed) -> None:
     """Evaluate the metrics on a few samples, to refuse those that fail before any work is done."""
     if metrics and probed.output is not None:
         with torch.no_grad():
-            computed(
-                metrics,
-                mapped(lambda v: v.detach() if isinstance(v, torch.Tensor) else v, logits_of(probed.output)),
-                targets_of(probed.targets),
-            )
+            computed(metrics, probed.output, targets_of(probed.targets))
 
 
 def stop_of(stop: Any, metrics: Collection[str], tested: bool, callbacks: bool) -> None:

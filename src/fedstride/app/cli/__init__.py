@@ -13,6 +13,7 @@ from rich.table import Table
 
 import fedstride
 from fedstride.algorithm.recipes import RECIPES
+from fedstride.algorithm.registry import summary
 from fedstride.app.cli.bench import app as bench
 from fedstride.app.cli.common import Json
 from fedstride.app.cli.data import app as data
@@ -52,7 +53,7 @@ def algorithms(as_json: Json = False) -> None:
         name: {p.name: p.default for p in inspect.signature(make).parameters.values()} for name, make in RECIPES.items()
     }
     if as_json:
-        rows = [{"name": n, "what": inspect.getdoc(make), "arguments": arguments[n]} for n, make in RECIPES.items()]
+        rows = [{"name": n, "what": summary(make), "arguments": arguments[n]} for n, make in RECIPES.items()]
         typer.echo(json.dumps(rows, indent=2))
         return
     table = Table(box=box.SIMPLE_HEAD, show_lines=False, pad_edge=False)
@@ -60,7 +61,7 @@ def algorithms(as_json: Json = False) -> None:
     table.add_column("description", ratio=1)
     table.add_column("arguments", ratio=1, style="cyan")
     for name, make in RECIPES.items():
-        table.add_row(name, inspect.getdoc(make), ", ".join(f"{k}={v!r}" for k, v in arguments[name].items()))
+        table.add_row(name, summary(make), ", ".join(f"{k}={v!r}" for k, v in arguments[name].items()))
     Console().print(table)
 
 

@@ -10,17 +10,21 @@ BLOWN = 3.0  # times the first loss: only steps that are too long reach this, ba
 DIVERGED = 10.0  # times the first loss at the end
 SLOW = 0.25  # share: a model whose loss fell by less has hardly begun to learn
 SETTLED = 0.01  # share: a smaller gain in a third of the rounds counts as none
-GAINS = 0.08  # of the current loss in the last third: the same number of rounds would gain another quarter
+GAINS = (
+    0.08  # relative gain in the last third of the rounds: at this pace, as many rounds again would gain another quarter
+)
 LOW = 0.2  # share: a settled loss below it has converged, one above it is a plateau
-VANISHED = 0.05  # of the mean update in the first rounds: below it the iterates no longer move
-BACK = 0.1  # of the best loss: a larger rise is not noise
+VANISHED = 0.05  # share of the mean update in the first rounds: below it the iterates no longer move
+BACK = 0.1  # share of the best loss: a larger rise is not noise
 ROUGH = 0.05  # deviation from the trend, relative to the loss: larger is visibly noisy
 SMOOTH = 0.05  # deviation from the trend, relative to the fall: only steps that are much too short have less noise
 
 # Comparison with the best prediction that ignores the inputs
 SURE = 2.0  # standard deviations: chance alone exceeds this once in forty times
-LEARNED = 0.05  # of the constant prediction's loss: a classifier with a smaller gain and no accuracy predicts one class
-FLAT = 1e-3  # of the loss: smaller changes are not progress, however small the noise is
+LEARNED = (
+    0.05  # share of the constant prediction's loss: a classifier with a smaller gain and no accuracy predicts one class
+)
+FLAT = 1e-3  # share of the loss: smaller changes are not progress, however small the noise is
 SCALES = 100.0  # ratio of root mean squares of features: one step cannot suit curvatures 10,000 times apart
 
 # Cosine of successive moves of the model. In theory short steps give a cosine >= 0 for any noise, and the stationary
@@ -31,7 +35,7 @@ SWINGS = -0.1  # below it, moves undo the previous ones
 SWINGS_HARD = -0.3  # below it, only an average of the iterates shows the progress
 
 # Clients. Independent updates of M clients without a common part give (drift / update)^2 = M - 1.
-DISAGREE = 0.5  # of M - 1: above it, most of the clients' updates cancel
+DISAGREE = 0.5  # share of M - 1: above it, most of the clients' updates cancel
 CANCEL = 3.0  # times M - 1: more than chance; the model is held between the clients' own minima
 SKEW = 0.5  # mean distance of a client's labels from all: 0 is even, an even split of few samples has about 0.2
 FEW = 2  # clients per round: too few for a meaningful mean
@@ -40,11 +44,11 @@ BEHIND_LOSS = 3.0  # loss of the worst tenth, times the median
 LOST = 0.05  # share of clients that did not answer
 
 # Step rules
-AT_CAP = 0.99  # of the cap
+AT_CAP = 0.99  # share of the cap: longer steps count as being at the cap
 TRIALS = 5.0  # forward passes per local step: more cost than the gradient itself
 FLOOR = 1e-5  # smaller steps come from a failed line search
 MOSTLY = 0.5  # share of the last rounds
-CLAMPED = 1e-12  # of the longest step: Polyak's step was clamped to zero; float64 precision is 2e-16
+CLAMPED = 1e-12  # share of the longest step: shorter Polyak steps were clamped to zero (float64 precision is 2e-16)
 EXTRAPOLATES = (
     1.5  # server step: independent updates of ten clients give FedExP 5, and `auto` 1.8 if they are a tenth of all
 )

@@ -132,12 +132,12 @@ def _bounded(e: Evidence) -> tuple[str, ...]:
     """Return the advice against an exploding server step."""
     name, eps, first = declared(e.server, "damped_by"), setting(e.server, "damped_by"), e.known("update")[:1]
     more = (instead(e, eps, **{name: first[0] ** 2 / 10}),) if name is not None and first else ()
-    plain = "fedavg" if declared(e.step, "scaled_by") is not None else "fedsls"  # which has no rate to choose
+    plain = "fedavg" if declared(e.step, "scaled_by") is not None else "fedsls"  # fedsls has no rate to choose
     return (*more, *_limit(e, 2.0), f"--algorithm {plain}, whose server step is 1")
 
 
 def _limit(e: Evidence, most: float) -> tuple[str, ...]:
-    """A cap on the server step, where the rule has one."""
+    """Suggest a cap on the server step, if the rule has one."""
     name = declared(e.server, "capped_by")
     return () if name is None else (instead(e, setting(e.server, "capped_by"), **{f"server_{name}": most}),)
 

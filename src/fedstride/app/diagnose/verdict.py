@@ -58,8 +58,10 @@ def findings(run: Run | str | Path) -> list[Finding]:
         InvalidInput: if `run` is neither, or if the folder does not contain a run.
 
     Example:
-        >>> for finding in findings("runs/slow"):
-        ...     print(finding.severity, finding.name, finding.says)
+        >>> from fedstride.app.diagnose import findings
+        >>> run = fs.train(nn.Linear(4, 3), "cross_entropy", clients, rounds=2)
+        >>> [finding.name for finding in findings(run) if finding.severity == "cause"]
+        []
     """
     if isinstance(run, Run):
         return diagnosis(of_run(run)).findings

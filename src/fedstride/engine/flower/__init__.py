@@ -1,6 +1,6 @@
 """The Flower engine: one node is one client. A project's server and nodes run as Flower's ServerApp and ClientApp.
 
-What travels, and how nodes remember, is in records.py and memory.py; nothing of a node's data leaves it.
+Messages are defined in records.py, and the nodes' memory in memory.py. A node's data never leaves it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The server's side of an exchange: orders go out to nodes, what comes back is looked at, and summed as it arrives."""
+"""The server's side of an exchange: send orders to nodes, check their uploads, and add them up as they arrive."""
 
 from __future__ import annotations
 
@@ -31,17 +31,24 @@ from fedstride.engine.protocol import Contents, Order, Reply, Task
 from fedstride.wire import Aggregator
 from fedstride.wire.secure import Secure
 
-GRACE = 60.0  # seconds that a message outlives its deadline: clocks differ
+GRACE = 60.0  # seconds that messages live beyond the deadline, because clocks differ
 
 
 @dataclass(frozen=True)
 class Flower:
-    """Nodes of a Flower grid, who know the run by the same settings."""
+    """Runs clients on the nodes of a Flower grid; fedstride.engine.flower.train creates it.
+
+    Args:
+        nodes: the nodes of the run, one per client.
+        algorithm: the algorithm of the run, the same as on the nodes.
+        deadline: seconds per exchange; later answers are lost.
+        secure: bounds for secure aggregation, where the server sees only sums of uploads. None: no secure aggregation.
+    """
 
     nodes: Nodes
     algorithm: Algorithm
-    deadline: float = 600.0  # seconds of an exchange
-    secure: Secure | None = None  # not None: uploads are summed before the server sees them
+    deadline: float = 600.0
+    secure: Secure | None = None
 
     @property
     def leads(self) -> bool:
@@ -52,7 +59,7 @@ class Flower:
 
 
 class FlowerClients:
-    """Clients at nodes. What they remember is at the nodes, under names that the server keeps."""
+    """Clients on nodes. Their memory is on the nodes, under names that the server keeps."""
 
     def __init__(
         self, engine: Flower, task: Task, exchanges: Mapping[str, Exchange], fresh: Callable[[Vec], State]
@@ -62,22 +69,22 @@ class FlowerClients:
         self.replica = Replica(task.model, task.moving)
         if self.replica.dtype == torch.bfloat16:
             raise InvalidInput(
-                "model: Flower's arrays have no bfloat16; use float32, with precision=bfloat16 if you like."
+                "model: Flower's arrays do not support bfloat16; use float32, optionally with precision=bfloat16."
             )
         if engine.secure is not None:
             statistics = len(self.replica.stats()) if task.buffers == "average" else 0
-            kinds = [kind for kind in exchanges if kind != MOMENTS]  # its range is checked by the nodes
+            kinds = [kind for kind in exchanges if kind != MOMENTS]  # checked by the nodes
             shapes, own = self.replica.shapes, task.personal
             uploads = [layout(engine.algorithm, kind, shapes, statistics, personal=own)[0] for kind in kinds]
             secure.check(engine.secure, engine.algorithm, uploads, len(task.clients))
         found = engine.nodes.found
         self.found, self.features = records.found_text(found), found.features
         local = ("statistics",) if task.buffers == "local" and task.moving else ()
-        self.lasting = (*fresh(self.replica.row()), *local)  # what clients remember from round to round
+        self.lasting = (*fresh(self.replica.row()), *local)  # names in the clients' lasting memory
         self.token, self.incarnation = secrets.token_hex(8), secrets.token_hex(4)
-        self.kept: dict[int, str] = {}  # names of what clients remember; of others: nothing
+        self.kept: dict[int, str] = {}  # client: name of its memory; no entry: no memory
         self.staged: dict[int, str] = {}
-        self.held: list[dict[int, str]] = []  # what was kept at the last checkpoints
+        self.held: list[dict[int, str]] = []  # the value of `kept` at the last checkpoints
 
     def about(self) -> dict[str, Any]:
         return {"engine": "flower", "oracle": "by each node", "chunk": 1, "nodes": len(self.nodes.at)}
@@ -103,14 +110,14 @@ class FlowerClients:
         return replied([answers[position] for position in sorted(answers)], *total.finish())
 
     def layout(self, order: Order) -> tuple[dict[str, int], tuple[str, ...]]:
-        """What an upload consists of: see work.layout."""
+        """Return the fields and metrics of an upload: see client.exchange.layout."""
         statistics = len(order.stats) if self.task.buffers == "average" else 0
         shapes, own = self.replica.shapes, self.task.personal
         return layout(self.engine.algorithm, order.kind, shapes, statistics, self.features, own)
 
     def messages(self, order: Order, positions: Sequence[int]) -> list[Message]:
-        """To the nodes at some positions of the cohort, in their order."""
-        known = order.kind != next(iter(self.exchanges))  # to who answered in the round's first exchange
+        """Return the messages to the clients at some positions of the cohort."""
+        known = order.kind != next(iter(self.exchanges))  # the round's first exchange has sent the model
         shared, keep, messages = records.ordered(order, known, self.task.personal), self._name(order), []
         for client, steps in (order.cohort[position] for position in positions):
             base = self.staged.get(client, self.kept.get(client, ""))
@@ -123,7 +130,11 @@ class FlowerClients:
         return messages
 
     def usable(self, reply: RecordDict | str, order: Order, client: int) -> RecordDict:
-        """What a node answered, if it did what it was asked for."""
+        """Return a node's reply.
+
+        Raises:
+            Unusable: if there is none, or if the node reports a problem.
+        """
         if isinstance(reply, str):
             raise records.Unusable(reply)
         problem = records.problem(reply)
@@ -133,13 +144,13 @@ class FlowerClients:
         if problem["kind"] != memory.MemoryLost.__name__:
             log.warning("%s", text)
             raise records.Unusable("crashed")
-        tell(f"{text} It starts afresh.")
+        tell(f"{text} The client continues without memory.")
         names = self.staged if client in self.staged else self.kept
         names.pop(client, None)
         raise records.Unusable("memory lost")
 
     def remembered(self, order: Order, clients: Sequence[int]) -> None:
-        """The answers of these clients count: what they remember from now on is what they have written."""
+        """Stage the memory that these clients have written, after their answers were admitted."""
         if not self.exchanges[order.kind].remembers:
             return
         something = bool(self.lasting) or order.kind == "gradients"
@@ -182,10 +193,10 @@ class FlowerClients:
         return score(self.task.loss, self.task.metrics, [outputs(index) for index in evaluation_parts(len(test))])
 
     def recall(self) -> None:
-        """What clients remember stays at their nodes."""
+        """Return None: the clients' memory stays at their nodes."""
 
     def state(self) -> dict[str, Tensor]:
-        """Names only, of this checkpoint and of those before it that are kept."""
+        """Return the names of the clients' memory, for this checkpoint and the kept ones before it."""
         self.held = [*self.held, dict(self.kept)][-self.task.keep :]
         return {"token": _bytes(self.token), "names": _bytes(json.dumps(self.held))}
 
@@ -195,14 +206,12 @@ class FlowerClients:
             held = [{int(client): str(name) for client, name in part.items()} for part in json.loads(names)]
             self.kept = dict(held[-1])
         except (KeyError, ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
-            raise Corrupt(
-                f"checkpoint: it does not say what the clients of a Flower run remember ({error!r})."
-            ) from error
+            raise Corrupt(f"checkpoint: it does not contain the client memory of a Flower run ({error!r}).") from error
         self.token, self.held = token, held
         self.staged.clear()
 
     def close(self, outcome: Contents | None = None) -> None:
-        """Nothing to give back."""
+        """Do nothing: the nodes go on running."""
 
 
 def _bytes(text: str) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a node's client remembers, in files of the node: Flower's own state would be lost with the node's process."""
+"""The memory of a node's client, in files: Flower's own state is lost when the node's process ends."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ FOLDER = "fedstride-memory"
 
 
 class MemoryLost(FedstrideError):
-    """A file that the server counts on and that is not there, or damaged."""
+    """A memory file that the server refers to is missing or damaged."""
 
 
 class Memory:
-    """Of one client in one run: a folder with a file for every state that the server may come back to."""
+    """The memory of one client in one run: a folder with a file for each state that the server may return to."""
 
     def __init__(self, folder: Path, token: str, client: int) -> None:
         self.folder = folder / token / str(client)
 
     def read(self, name: str) -> tuple[State, int]:
-        """(what the client remembered under this name, in which round)."""
+        """Return the memory of this name, and the round in which it was written."""
         path = self.folder / f"{name}.safetensors"
         try:
             tensors, meta = unpack(path.read_bytes(), str(path))
         except (OSError, Corrupt) as error:
-            raise MemoryLost(f"what the client should remember is not in {path} ({error}).") from error
+            raise MemoryLost(f"cannot read the client's memory in {path} ({error}).") from error
         return tensors, int(meta["round"])
 
     def write(self, name: str, tensors: State, round: int) -> None:
         replace_file(self.folder / f"{name}.safetensors", pack(tensors, {"round": round}))
 
     def forget(self, retain: tuple[str, ...], before: tuple[int, int]) -> None:
-        """Delete what is older than this (round, call) and not to be retained. What is newer may be of a faster process."""
+        """Delete files older than `before`, a (round, call), unless retained; newer ones may be of a faster process."""
         for path in self.folder.glob("*.safetensors"):
             round, call, _ = path.stem.split("-", 2)
             if (int(round), int(call)) < before and path.stem not in retain:
@@ -43,5 +43,5 @@ class Memory:
 
 
 def name(round: int, call: int, incarnation: str) -> str:
-    """A server that goes on from an older checkpoint is another incarnation, and repeats rounds under other names."""
+    """Return a file name. A server that resumes is a new incarnation, so repeated rounds get other names."""
     return f"{round}-{call}-{incarnation}"

@@ -1,4 +1,4 @@
-"""The nodes of a federation, as the server sees them: who is which client, who is online, and what they answer."""
+"""The server's view of the nodes: which client each one is, which are online, and their replies."""
 
 from __future__ import annotations
 
@@ -15,83 +15,88 @@ from fedstride.core.errors import InvalidInput, tell
 from fedstride.data.federation import Found
 from fedstride.engine.flower import records
 
-log = logging.getLogger("flwr.fedstride")  # Flower shows what is under its own name
-TOGETHER = 64  # replies that are fetched in one call, and are in memory together
-SHORT, LONG = 0.02, 0.3  # seconds from one look for replies to the next
-LOOK = 2.0  # seconds from one look for who is online to the next
-SAY = 10.0  # seconds from one line of progress to the next
-ASK = 600.0  # seconds that a new node has to say who it is, until it is asked again
+log = logging.getLogger("flwr.fedstride")  # a child of Flower's logger, which shows it
+TOGETHER = 64  # replies that are fetched in one call and held in memory
+SHORT, LONG = 0.02, 0.3  # seconds between polls for replies
+LOOK = 2.0  # seconds between checks of which nodes are online
+SAY = 10.0  # seconds between log lines
+ASK = 600.0  # seconds until a new node is asked again to identify itself
 REASONS = {1: "crashed", 2: "crashed", 5: "offline", 6: "crashed", 7: "crashed", 8: "crashed"}  # Flower's codes
 
 
 @dataclass(frozen=True)
 class About:
-    """What a node says of itself."""
+    """A node's description of itself."""
 
     client: int
     samples: int
     found: Found
     kind: str  # shapes and types of an input and a target
-    apart: bool  # the scales of its input features
+    apart: bool  # whether the scales of its input features are far apart
     identity: dict[str, str]
 
 
 @dataclass
 class Nodes:
-    """Who is which client. `expected` tells what a node must have in common with the server, given what moves in training."""
+    """The nodes of a run. expected(moving) returns what a node must have in common with the server."""
 
     grid: Grid
-    settings: str  # JSON: what nodes build the run from
+    settings: str  # JSON: the run's configuration, sent to all nodes
     clients: int
     expected: Callable[[tuple[str, ...]], Mapping[str, str]]
     at: dict[int, int] = field(default_factory=dict)  # client: node
     abouts: dict[int, About] = field(default_factory=dict)  # by client
-    asked: dict[str, int] = field(default_factory=dict)  # nodes that were asked who they are, by message
-    rivals: dict[int, About] = field(default_factory=dict)  # nodes for clients whose nodes are still online
-    useless: set[int] = field(default_factory=set)  # other nodes
+    asked: dict[str, int] = field(default_factory=dict)  # message: node that was asked to identify itself
+    rivals: dict[int, About] = field(default_factory=dict)  # additional nodes of clients whose node is still online
+    useless: set[int] = field(default_factory=set)  # nodes that cannot be used
 
     @property
     def sizes(self) -> list[int]:
+        """Number of samples of each client."""
         return [self.abouts[client].samples for client in range(self.clients)]
 
     @property
     def found(self) -> Found:
-        """As in one process, what the largest client found out."""
+        """Result of the trial run of the model at the largest client, as in the local engine."""
         return self.abouts[max(range(self.clients), key=self.sizes.__getitem__)].found
 
     def gather(self, seconds: float) -> None:
-        """Wait until every client has a node."""
+        """Wait until every client has a node.
+
+        Raises:
+            InvalidInput: if a node cannot be used, or if clients are missing after this time.
+        """
         end, said = time.monotonic() + seconds, time.monotonic()
-        self._meet(_refuse)
+        self._update(_refuse)
         while len(self.at) < self.clients:
             now, missing = time.monotonic(), [client for client in range(self.clients) if client not in self.at]
             if now > end:
                 raise InvalidInput(
-                    f"clients={self.clients}, and after {seconds:g} s there is no node for client(s) "
+                    f"clients={self.clients}, but after {seconds:g} s there is no node for client(s) "
                     f"{', '.join(map(str, missing[:20]))}. Start their nodes, with --node-config 'client=NUMBER' from 0, "
                     "or ask for fewer clients."
                 )
             if now > said + SAY:
                 said = now
-                log.info("%d of %d clients are here; waiting for %s", len(self.at), self.clients, missing[:20])
+                log.info("%d of %d clients are connected; waiting for %s", len(self.at), self.clients, missing[:20])
             time.sleep(LONG)
-            self._meet(_refuse)
+            self._update(_refuse)
 
     def online(self, cohort: Collection[int], seconds: float) -> set[int]:
-        """Clients whose nodes are online. Where that is less than half of a cohort, the others are waited for."""
+        """Return the clients of a cohort whose nodes are online; wait for the others if less than half are."""
         end = time.monotonic() + seconds
         while True:
-            there = self._meet(tell)
+            there = self._update(tell)
             found = {client for client in cohort if self.at.get(client) in there}
             if 2 * len(found) >= len(cohort) or time.monotonic() > end:
                 return found
             time.sleep(LONG)
 
     def ask(self, messages: Sequence[Message], seconds: float) -> Iterator[tuple[int, RecordDict | str]]:
-        """(number of a message, its reply or why there is none), as they come in.
+        """Send messages, and yield (index of a message, its reply or the reason why there is none) as replies arrive.
 
-        Only the first TOGETHER that are missing are looked for, until the time is over: the others wait at the SuperLink, so
-        that a sum over their order has few gaps, and little to hold.
+        Before the deadline, only the first TOGETHER pending replies are polled. Later ones wait at the SuperLink, so
+        replies arrive roughly in order and the sum needs little memory.
         """
         if not messages:
             return
@@ -123,13 +128,13 @@ class Nodes:
                         yield i, "offline"
             if pending and now > said + SAY:
                 said = now
-                log.info("%d of %d answers are in", len(messages) - len(pending), len(messages))
+                log.info("%d of %d replies have arrived", len(messages) - len(pending), len(messages))
             if pending:
                 time.sleep(pause)
                 pause = min(LONG, 1.2 * pause)
 
-    def _meet(self, complain: Callable[[str], None]) -> set[int]:
-        """Who is online. Nodes that are not known are asked who they are, and not waited for."""
+    def _update(self, complain: Callable[[str], None]) -> set[int]:
+        """Return the nodes that are online. Ask unknown nodes to identify themselves, without waiting for them."""
         there = set(self.grid.get_node_ids())
         self.asked = {key: node for key, node in self.asked.items() if node in there}
         self.rivals = {node: about for node, about in self.rivals.items() if node in there}
@@ -144,15 +149,15 @@ class Nodes:
         for reply in self.grid.pull_messages(list(self.asked)) if self.asked else ():
             who = self.asked.pop(reply.metadata.reply_to_message_id, None)
             if who is not None:
-                self._know(who, _content(reply, who), there, complain)
+                self._identify(who, _content(reply, who), there, complain)
         return there
 
-    def _know(self, node: int, reply: RecordDict | str, there: set[int], complain: Callable[[str], None]) -> None:
+    def _identify(self, node: int, reply: RecordDict | str, there: set[int], complain: Callable[[str], None]) -> None:
         if isinstance(reply, str):
             if reply == "crashed":
                 self.useless.add(node)
-                complain(f"node {node}: its app crashed when it was asked about its data; its own log says why.")
-            return  # else it is asked again
+                complain(f"node {node}: its app crashed when it was asked about its data; see its log for the reason.")
+            return  # otherwise it is asked again
         self.useless.add(node)
         try:
             about = _about(reply)
@@ -162,12 +167,12 @@ class Nodes:
         if wrong is not None:
             complain(wrong)
         elif about.client >= self.clients:
-            log.info("node %d is client %d, and clients=%d: it is left out", node, about.client, self.clients)
+            log.info("node %d is client %d, but clients=%d: ignored", node, about.client, self.clients)
         elif other in there:
             self.useless.remove(node)
             self.rivals[node] = about
             complain(
-                f"client {about.client} is node {other} and node {node}; expected one node for each client. Give one of them "
+                f"client {about.client} is node {other} and node {node}; expected one node per client. Give one of them "
                 "another number, or wait: a node that was killed counts as online for a minute."
             )
         else:
@@ -178,21 +183,21 @@ class Nodes:
         self.at[about.client], self.abouts[about.client] = node, about
 
     def _unfit(self, about: About, node: int) -> str | None:
-        """Why a node cannot be the client that it says it is."""
+        """Return why a node cannot be used, None if it can."""
         who, before = f"client {about.client} (node {node})", self.abouts.get(about.client)
         for name, value in self.expected(about.found.moving).items():
             if about.identity.get(name) != value:
                 return (
-                    f"{who}: {name} there: {_short(about.identity.get(name))}; here: {_short(value)}. Expected the same "
-                    "code and the same versions on the server and on all nodes."
+                    f"{who}: different {name} from the server's: {_short(about.identity.get(name))} instead of {_short(value)}. Use the "
+                    "same code and the same versions on the server and on all nodes."
                 )
         if before is not None and before.samples != about.samples:
-            return f"{who} is back with {about.samples} samples; expected {before.samples}, as before."
+            return f"{who} reconnected with {about.samples} samples; expected {before.samples}, as before."
         for first in list(self.abouts.values())[:1]:
             if first.kind != about.kind:
                 return f"{who} has samples of {about.kind}, client {first.client} of {first.kind}; expected the same."
             if (first.found.moving, first.found.random) != (about.found.moving, about.found.random):
-                return f"{who}: the model there has other buffers or other randomness than at client {first.client}."
+                return f"{who}: its model has other buffers or other randomness than that of client {first.client}."
         return None
 
 
@@ -201,7 +206,7 @@ def _refuse(text: str) -> None:
 
 
 def _content(reply: Message, node: int) -> RecordDict | str:
-    """What a node answers, or why it does not."""
+    """Return the content of a reply, or the reason why there is none."""
     if not reply.has_error():
         return reply.content
     reason = REASONS.get(reply.error.code, "no answer")
@@ -223,7 +228,7 @@ def _about(content: RecordDict) -> About:
         apart = facts["scales far apart"] is True
         return About(client, samples, found, str(facts["kind of samples"]), apart, identity)
     except (KeyError, ValueError, TypeError) as error:
-        raise InvalidInput(f"it does not say what it is ({error!r}).") from error
+        raise InvalidInput(f"it does not identify itself ({error!r}).") from error
 
 
 def _short(text: object, most: int = 300) -> str:

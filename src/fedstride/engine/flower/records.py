@@ -1,4 +1,4 @@
-"""Orders and uploads as Flower's records. Vectors travel as arrays, numbers as metrics, all of them exact."""
+"""Orders and uploads as Flower records: vectors as arrays, scalars as metrics, without rounding."""
 
 from __future__ import annotations
 
@@ -21,34 +21,35 @@ from fedstride.engine.protocol import Order
 from fedstride.wire.sparse import decode, encode
 
 T = TypeVar("T")
-COUNTS = ("finite", "gradients", "forwards")  # metrics that are whole numbers
-MOST = 2**53  # a count beyond it is a lie
-MANY = 2**20  # numbers of so many clients must have a finite sum
+COUNTS = ("finite", "gradients", "forwards")  # metrics that are integers
+MOST = 2**53  # larger counts are implausible
+MANY = 2**20  # clients: the sum of this many numbers must be finite
 
 
 @dataclass(frozen=True)
 class Errand:
-    """What a node needs to know beside the order."""
+    """The part of a message that is not in the order: the run's settings, and the names of memory files."""
 
     settings: str  # JSON: the run's configuration
-    found: str  # JSON: what trying the model out told
-    token: str  # of the run, for what clients remember
-    base: str  # what the client is to remember: the name of a file, "" for nothing
-    keep: str  # the name for what it remembers after this
-    retain: tuple[str, ...]  # names that the server may come back to
+    found: str  # JSON: result of the trial run of the model
+    token: str  # identifies the run in the clients' memory
+    base: str  # name of the memory to start from, "" for none
+    keep: str  # name of the memory to write
+    retain: tuple[str, ...]  # names of memory that the server may still need
 
 
 class Unusable(FedstrideError):
-    """A reply that cannot be used; its text is the reason under which it is counted."""
+    """An unusable reply; the message is the reason in the history."""
 
 
 def arrays(tensors: Mapping[str, Tensor]) -> ArrayRecord:
-    """Vectors, in as few bytes as they need."""
+    """Convert vectors to a record, sparse ones in a compact form."""
     parts = {name + part: v for name, whole in tensors.items() for part, v in encode(whole.detach()).items()}
     return ArrayRecord({name: Array(v.cpu().numpy()) for name, v in parts.items()})
 
 
 def tensors(record: ArrayRecord) -> State:
+    """Convert a record of arrays() back to vectors."""
     return {
         name: decode({part: torch.from_numpy(array.numpy()) for part, array in parts.items()})
         for name, parts in _named(record).items()
@@ -56,7 +57,7 @@ def tensors(record: ArrayRecord) -> State:
 
 
 def ordered(order: Order, known: bool, personal: Personal | None = None) -> dict[str, ArrayRecord]:
-    """What is the same for all clients: made once. known: they have the model from the exchange before.
+    """Return the records of an order that all clients share; known: whether they already have the model.
 
     Personal entries are not sent: nodes have their own, and the initial ones from the model that they build.
     """
@@ -65,7 +66,7 @@ def ordered(order: Order, known: bool, personal: Personal | None = None) -> dict
 
 
 def sent(shared: Mapping[str, ArrayRecord], order: Order, client: int, steps: int, errand: Errand) -> RecordDict:
-    """An order to one client."""
+    """Return the content of an order to one client."""
     facts = {
         "round": order.round,
         "call": order.call,
@@ -78,13 +79,14 @@ def sent(shared: Mapping[str, ArrayRecord], order: Order, client: int, steps: in
 
 
 def errand_of(content: RecordDict) -> Errand:
+    """Return the errand in a message of sent()."""
     facts = cast(dict[str, Any], content.config_records["order"])
     given = {f.name: facts[f.name] for f in fields_of(Errand)}
     return Errand(**{**given, "retain": tuple(given["retain"].split())})
 
 
 def order_of(content: RecordDict, kind: str, device: torch.device) -> Order:
-    """What sent() made, at the node; the order has a cohort of one, and an empty x if the client has it."""
+    """Return the order in a message of sent(), with a cohort of one; x is empty if the client already has it."""
     facts = cast(dict[str, Any], content.config_records["order"])
     model, broadcast = (
         {k: v.to(device) for k, v in tensors(content.array_records[name]).items()} for name in ("model", "broadcast")
@@ -94,7 +96,7 @@ def order_of(content: RecordDict, kind: str, device: torch.device) -> Order:
 
 
 def uploaded(upload: Upload, order: Order) -> RecordDict:
-    """The upload of a single client. Fields of one number travel with the metrics."""
+    """Return the records of a single client's upload; scalar fields are sent with the metrics."""
     (client, _), (size,) = order.cohort[0], upload.bytes
     fields = {name: v[0] for name, v in _needed(upload.fields).items()}
     vectors = {name: v for name, v in fields.items() if len(v) > 1}
@@ -110,7 +112,11 @@ def uploaded(upload: Upload, order: Order) -> RecordDict:
 def admitted(
     content: RecordDict, order: Order, client: int, fields: Mapping[str, int], metrics: tuple[str, ...]
 ) -> Upload:
-    """An upload of the expected layout; anything else is refused."""
+    """Parse an upload of the expected layout.
+
+    Raises:
+        Unusable: if the content is anything else.
+    """
     try:
         facts = content.config_records["facts"]
         vectors, numbers = _named(content.array_records["fields"]), content.metric_records["numbers"]
@@ -133,7 +139,7 @@ def admitted(
     found |= {name: x.new_tensor([[_number(numbers[f"fields.{name}"], most)]]) for name, n in needed.items() if n == 1}
     if "raw" in found:
         found["update"] = found["raw"] / found["effective_steps"]
-    if "square" in found:  # who lies about an update may lie about its length
+    if "square" in found:  # a client that sends a false update may send a false norm
         found["square"] = torch.maximum(sq(found["update"]), sq(found.get("raw", found["update"])))
     values = {name: _number(numbers[f"metrics.{name}"], most) for name in metrics}
     if not _whole(size) or not all(_whole(values[name]) for name in COUNTS):
@@ -145,12 +151,12 @@ def admitted(
 
 
 def _needed(fields: Mapping[str, T]) -> dict[str, T]:
-    """Fields that travel: where an update is another field over the steps, the server divides."""
+    """Return the fields to send: the server computes an update that is `raw` over the effective steps."""
     return {name: v for name, v in fields.items() if name != "update" or "raw" not in fields}
 
 
 def _named(record: ArrayRecord) -> dict[str, dict[str, Array]]:
-    """The parts of every vector: see wire/sparse.py."""
+    """Group the arrays of a record by vector: see wire/sparse.py."""
     found = dict[str, dict[str, Array]]()
     for key, array in record.items():
         name, dot, part = key.partition(".")
@@ -159,11 +165,11 @@ def _named(record: ArrayRecord) -> dict[str, dict[str, Array]]:
 
 
 def _vector(parts: Mapping[str, Array], numbers: int, like: Tensor) -> Tensor:
-    if sum(len(array.data) for array in parts.values()) > numbers * like.element_size() + 4096:  # of headers
+    if sum(len(array.data) for array in parts.values()) > numbers * like.element_size() + 4096:  # for headers
         raise Unusable("wrong shape")
     try:
         found = {part: torch.from_numpy(array.numpy()) for part, array in parts.items()}
-    except Exception as error:  # whatever bytes may bring about
+    except Exception as error:  # invalid bytes can raise any exception
         raise Unusable("corrupt") from error
     try:
         whole = decode(found, numbers)
@@ -187,7 +193,7 @@ def _whole(value: object) -> bool:
 
 
 def problem(content: RecordDict) -> dict[str, str] | None:
-    """What went wrong at a node, if something did: its kind, a text, the client."""
+    """Return the problem that a node reports (kind, text and client), None if there is none."""
     facts = content.config_records.get("problem")
     return None if facts is None else {key: str(facts.get(key)) for key in ("kind", "text", "client")}
 
@@ -202,11 +208,15 @@ def found_of(text: str) -> Found:
 
 
 def client_number(node: Mapping[str, Any]) -> int:
-    """Which client a node is."""
+    """Return the client number of a node.
+
+    Raises:
+        InvalidInput: if its configuration has no valid number.
+    """
     number = node.get("client", node.get("partition-id"))
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise InvalidInput(
-            f"client={number!r} is not usable; expected the number of this node's client, from 0. "
+            f"client={number!r} is invalid: expected the number of this node's client, from 0. "
             "Start the node with --node-config 'client=0'."
         )
     return number

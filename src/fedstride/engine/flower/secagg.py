@@ -1,6 +1,6 @@
-"""The bridge to Flower's SecAgg+: its workflow at the server and its mod at the clients sum vectors of `wire.secure`.
+"""Adapter to Flower's SecAgg+: its workflow on the server and its mod on the clients sum vectors of `wire.secure`.
 
-Flower's protocol is made for its legacy strategies and asks them for little; `_Round` is what it sees of one.
+Flower's protocol is made for its legacy strategies, of which it uses few methods; `_Round` provides them.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ from fedstride.wire.moments import MomentSum
 from fedstride.wire.secure import LEAST, Layout
 
 Handler = Callable[[Message, Context], Message]
-Ask = Callable[
-    [list[Message]], Iterable[tuple[int, RecordDict | str]]
-]  # number of a message, its reply or why there is none
+Reply = tuple[int, RecordDict | str]  # index of a message, and its reply or the reason why there is none
+Ask = Callable[[list[Message]], Iterable[Reply]]
 
 
 class NotSummed(FedstrideError, RuntimeError):
-    """A secure sum that too many nodes dropped out of; `lost` says why, by node."""
+    """Too many nodes dropped out of a secure sum; `lost` has the reason of each node."""
 
     def __init__(self, message: str, lost: dict[int, str]) -> None:
         why = ", ".join(f"{reason}: {count}" for reason, count in sorted(Counter(lost.values()).items()))
@@ -46,17 +45,17 @@ class NotSummed(FedstrideError, RuntimeError):
 
 @dataclass(frozen=True)
 class Total:
-    """The sum, of whose vectors it is, and what it took."""
+    """The result of a secure sum: the vector, the nodes in it, and the traffic."""
 
     vector: Tensor
     nodes: list[int]
-    lost: dict[int, str]  # why nothing of a node counts
+    lost: dict[int, str]  # node: reason
     bytes_up: int
     bytes_down: int
 
 
 def masked(work: Callable[[Message, Context], Tensor]) -> Handler:
-    """A ClientApp's train function, to be registered by `app.train()`: what `work` returns leaves the node masked only."""
+    """Return a function for a ClientApp's `train()`; the vector that `work` returns leaves the node only masked."""
 
     def answer(message: Message, context: Context) -> Message:
         vector = ndarrays_to_parameters([work(message, context).numpy()])
@@ -64,30 +63,33 @@ def masked(work: Callable[[Message, Context], Tensor]) -> Handler:
 
     def handle(message: Message, context: Context) -> Message:
         kind = message.metadata.message_type
-        if kind != MessageType.TRAIN:  # the mod lets other types pass as they are
-            raise InvalidInput(f"message_type={kind!r} is not usable; a secure sum expects {MessageType.TRAIN!r}.")
+        if kind != MessageType.TRAIN:  # the mod does not mask other types
+            raise InvalidInput(f"message_type={kind!r} is invalid: a secure sum expects {MessageType.TRAIN!r}.")
         return secaggplus_mod(message, context, answer)
 
     return handle
 
 
 def secure_sum(ask: Ask, orders: Mapping[int, RecordDict], layout: Layout | MomentSum, round: int) -> Total:
-    """Ask nodes for vectors of this layout, in four messages each, and get their exact sum.
+    """Return the exact sum of the nodes' vectors, after four messages to each node.
 
-    Every node gets its own order, once all have exchanged keys. Who drops out before that is left out, and it starts
-    again; later, the sum survives as long as more than half of the nodes stay, and three.
+    Every node gets its order once all have exchanged keys. If nodes drop out before, the sum restarts without them;
+    later, it succeeds as long as more than half of the nodes, and at least three, stay.
+
+    Raises:
+        NotSummed: if too many nodes drop out, or if their messages do not fit together.
     """
     if len(orders) < LEAST:
-        raise InvalidInput(f"a secure sum of {len(orders)} nodes hides nobody; expected at least {LEAST}.")
+        raise InvalidInput(f"a secure sum of {len(orders)} nodes hides no client; expected at least {LEAST}.")
     run = _Round(ask, dict(orders))
     while run.nodes is None:
         if len(run.orders) < LEAST:
-            raise NotSummed(f"{len(run.lost)} of {len(orders)} nodes dropped out, and {LEAST} must stay", run.lost)
+            raise NotSummed(f"{len(run.lost)} of {len(orders)} nodes dropped out; at least {LEAST} must stay", run.lost)
         workflow = SecAggPlusWorkflow(
-            num_shares=1.0,  # all of them are neighbours
+            num_shares=1.0,  # all nodes share keys with each other
             reconstruction_threshold=max(LEAST, len(run.orders) // 2 + 1),
             max_weight=1.0,
-            clipping_range=layout.levels / 2,  # with as many levels, Flower's rounding changes nothing
+            clipping_range=layout.levels / 2,  # with this many levels, Flower's rounding is exact
             quantization_range=layout.levels,
         )
         try:
@@ -95,23 +97,23 @@ def secure_sum(ask: Ask, orders: Mapping[int, RecordDict], layout: Layout | Mome
         except _Again:
             continue
         except (KeyError, TypeError, ValueError) as error:
-            raise NotSummed(f"what nodes sent does not fit together ({error!r})", run.lost) from error
+            raise NotSummed(f"the nodes' messages do not fit together ({error!r})", run.lost) from error
         if run.nodes is None:
             raise NotSummed(
-                f"{len(run.lost)} of {len(orders)} nodes dropped out, and more than half must stay, and {LEAST}",
+                f"{len(run.lost)} of {len(orders)} nodes dropped out; more than half, and at least {LEAST}, must stay",
                 run.lost,
             )
-    lost = {node: why for node, why in run.lost.items() if node not in run.nodes}  # who left last had sent its vector
+    lost = {node: why for node, why in run.lost.items() if node not in run.nodes}  # others had sent theirs
     return Total(cast(Tensor, run.total), run.nodes, lost, run.bytes_up, run.bytes_down)
 
 
 class _Again(Exception):
-    """Nodes dropped out before any of them had work to do."""
+    """Nodes dropped out before any of them got its order."""
 
 
 @dataclass
 class _Round:
-    """What the workflow takes for its grid and for its strategy."""
+    """The grid and the strategy that Flower's workflow uses."""
 
     ask: Ask
     orders: dict[int, RecordDict]

@@ -1,4 +1,4 @@
-"""An exchange whose uploads are summed before the server sees any of them."""
+"""An exchange with secure aggregation: the server sees only the sum of the uploads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def secure_of(setting: object) -> Secure | None:
-    """The setting `secure`: a bound, or a text with the bounds of other fields after it, as in "10, control=100"."""
+    """Parse the setting `secure`: a bound, optionally followed by bounds of other fields, as in "10, control=100"."""
     if setting is None or setting == NOTHING:
         return None
     first, *others = split(str(setting)) or [""]
@@ -37,26 +37,28 @@ def secure_of(setting: object) -> Secure | None:
         return Secure(float(first), dict(map(parse_setting, others)))
     except ValueError as error:
         raise InvalidInput(
-            f"secure={setting!r} is not usable ({error}); expected the longest update, as in 10.0, and bounds of other fields "
-            'where they are needed, as in "10, control=100".'
+            f"secure={setting!r} is invalid ({error}): expected the largest norm of an update, as in 10.0, and bounds of other "
+            'fields if needed, as in "10, control=100".'
         ) from error
 
 
-# At the server.
+# On the server.
 
 
 def check(secure: Secure, a: Algorithm, fields: Sequence[Mapping[str, int]], clients: int) -> None:
-    """Refuse what cannot be summed, before any work is done."""
+    """Refuse uploads that cannot be summed, before the first round."""
     if a.aggregate is not None:
-        raise Refused(f"secure with {type(a.aggregate).__name__}: it needs every upload by itself. Drop one of them.")
+        raise Refused(f"secure with {type(a.aggregate).__name__}: it needs individual uploads. Drop one of them.")
     if a.up is not None:
-        raise Refused("secure with a compressor: masked vectors are dense, so that it saves nothing. Drop one of them.")
+        raise Refused(
+            "secure with a compressor: masked vectors are dense, so compression saves nothing. Drop one of them."
+        )
     for numbers in fields:
         secure.layout(numbers, clients)
 
 
 def exchange(clients: FlowerClients, order: Order, secure: Secure, here: list[int]) -> Reply:
-    """The reply of those positions of the cohort that are here."""
+    """Run an exchange with the clients that are online, at the positions `here` of the cohort."""
     lost = {client: "offline" for position, (client, _) in enumerate(order.cohort) if position not in here}
     if len(here) < LEAST:
         return _nothing(order, {client: lost.get(client, "not summed") for client, _ in order.cohort})
@@ -81,7 +83,7 @@ def exchange(clients: FlowerClients, order: Order, secure: Secure, here: list[in
     if not found.fields:
         return _nothing(order, {**lost, **{at[node]: "not finite" for node in total.nodes}})
     for name, count in found.shortened.items():
-        tell(f"round {order.round + 1}: {count} clients had to shorten {name!r}; give it a larger bound.")
+        tell(f"round {order.round + 1}: {count} clients had to clip {name!r}; give it a larger bound.")
     clients.remembered(order, [at[node] for node in total.nodes])
     return _reply(order, found, total, lost, max(weights.values()))
 
@@ -108,7 +110,7 @@ def _asked(
 
 
 def _reply(order: Order, found: Summed, total: Total, lost: dict[int, str], largest: float) -> Reply:
-    """Of a client by itself nothing is known: each has the mean, and the first one all that was counted."""
+    """Build the reply. Single clients are unknown: each gets the mean of a metric, and the first one all counts."""
     x, many = order.x, len(order.cohort) - len(lost)
     fields = {name: v.to(x) for name, v in found.fields.items()}
     square = fields["square"] if "square" in fields else sq(fields["gradient"])[None]
@@ -127,25 +129,25 @@ def _nothing(order: Order, lost: dict[int, str]) -> Reply:
     return Reply({}, 0.0, empty, 0, lost, Counter(lost.values()))
 
 
-# At a node.
+# On a node.
 
 
 def check_inputs(setting: object, inputs: Tensor) -> None:
-    """Refuse inputs that are too large to be measured by a secure sum."""
+    """Refuse inputs beyond the range of a secure sum."""
     secure = secure_of(setting)
     if secure is not None and float(inputs.abs().max()) > secure.inputs:
         raise beyond(secure.inputs)
 
 
 def asked_for(content: RecordDict) -> tuple[str, Layout | MomentSum, float]:
-    """(kind of the exchange, layout, weight in units of the largest) of an order for a secure sum."""
+    """Return the exchange, the layout, and the weight relative to the largest, of an order for a secure sum."""
     facts: Mapping[str, Any] = content.config_records["secure"]
     layout = MomentSum if facts["kind"] == MOMENTS else Layout
     return facts["kind"], layout(**json.loads(facts["layout"])), float(facts["weight"])
 
 
 def encoded(upload: Upload, layout: Layout | MomentSum, weight: float) -> Tensor:
-    """What a secure sum gets of an upload; every client's moments count the same."""
+    """Encode an upload for a secure sum; moments are not weighted."""
     fields = {name: v[0] for name, v in upload.fields.items()}
     if isinstance(layout, MomentSum):
         return layout.encode(fields[MOMENTS])
@@ -153,7 +155,10 @@ def encoded(upload: Upload, layout: Layout | MomentSum, weight: float) -> Tensor
 
 
 def remembered(upload: Upload, layout: Layout | None, before: State, personal: Personal | None = None) -> State:
-    """What a client remembers after it. Of a secure sum: as before if nothing was usable; of a shortened control, what was sent."""
+    """Return the client's memory after an upload.
+
+    In a secure sum, it stays as before if the upload was not finite, and a clipped control is remembered as sent.
+    """
     memory = {name: v[0] for name, v in upload.memory.items()}
     if layout is None:
         return memory

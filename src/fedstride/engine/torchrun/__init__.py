@@ -1,4 +1,4 @@
-"""The engine of many processes, and how they speak to each other."""
+"""The torchrun engine: one run on many processes."""
 
 from fedstride.engine.torchrun.engine import Torchrun, TorchrunClients, launched, number, own_gpu
 

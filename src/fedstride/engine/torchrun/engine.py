@@ -1,8 +1,8 @@
-"""The torchrun engine: one run on many processes, of one machine or of many.
+"""The torchrun engine: one run on many processes, on one machine or several.
 
-Rank 0 leads: it holds the training state and writes every file. The others follow: each has the same data at hand, and takes a
-share of every cohort and of every evaluation. The bits are the local engine's: chunks stay whole, and the sum is the same
-tree, of which every process merges a slice.
+Rank 0 leads: it holds the training state and writes all files. The other processes follow: each can read the same data,
+and computes a share of every cohort and every evaluation. Results are bitwise those of the local engine: chunks are not
+split, and the sum is the same tree, of which every process merges a slice.
 """
 
 from __future__ import annotations
@@ -33,7 +33,19 @@ from fedstride.wire import Aggregator, Node
 
 @dataclass(frozen=True)
 class Torchrun:
-    """All processes that torchrun started, as one engine; each works as `local` says, on its share of the cores."""
+    """Runs clients in all processes that torchrun started.
+
+    Args:
+        local: the engine inside each process; its default number of workers is the process's share of the cores.
+
+    Raises:
+        InvalidInput: when training starts, if torchrun did not start this process, or if processes share a GPU.
+
+    Example:
+        >>> engine = fs.engine.Torchrun(fs.engine.Local(oracle="loop"))
+        >>> engine.local.oracle
+        'loop'
+    """
 
     local: Local = field(default_factory=Local)
 
@@ -45,7 +57,7 @@ class Torchrun:
         device, here = next(task.model.parameters()).device, number("LOCAL_WORLD_SIZE")
         if device.type == "cuda" and here > 1 and str(device) != own_gpu():
             raise InvalidInput(
-                f"device={str(device)!r} in process {number('LOCAL_RANK')} of this machine; expected a GPU of its own. Use "
+                f"device={str(device)!r} in process {number('LOCAL_RANK')} of this machine; expected one GPU per process. Use "
                 "device=fs.engine.torchrun.own_gpu()."
             )
         share = max(1, cores() // here) if here > 1 else None
@@ -59,11 +71,12 @@ def launched() -> bool:
 
 
 def own_gpu() -> str:
+    """Return the device of this process: one GPU per process of a machine."""
     return f"cuda:{number('LOCAL_RANK')}"
 
 
 def number(name: str) -> int:
-    """What torchrun tells its processes."""
+    """Return a number that torchrun sets in the environment, such as RANK."""
     if name not in os.environ:
         raise InvalidInput(
             f"engine='torchrun': {name} is not set, so torchrun did not start this process. Start the script with "
@@ -73,36 +86,36 @@ def number(name: str) -> int:
 
 
 class TorchrunClients:
-    """What a client remembers is held by the process that last worked for it, and follows it to the next one."""
+    """Clients on all processes. A client's memory is held by the process that last trained it, and moves with it."""
 
     def __init__(self, link: Link, local: LocalClients, fresh: Callable[[Vec], State]) -> None:
         self.link, self.local, self.task, self.exchanges = link, local, local.task, local.exchanges
         lasting = bool(fresh(Replica(self.task.model).row())) or self.task.buffers == "local"
         self.remembers = lasting or sum(exchange.remembers for exchange in self.exchanges.values()) > 1
-        self.holder: dict[int, int] = {}  # client: rank
-        self.staged: dict[int, int] = {}  # the same, in this round
-        self.unsaved: set[int] = set()  # clients whose memory changed, elsewhere than at the leader's, since it saved
+        self.holder: dict[int, int] = {}  # client: rank of the process with its memory
+        self.staged: dict[int, int] = {}  # the same, as staged in this round
+        self.unsaved: set[int] = set()  # clients whose memory changed in a follower since the last save
 
     def about(self) -> dict[str, Any]:
         return {**self.local.about(), "engine": "torchrun", "processes": self.link.world}
 
-    # What the leader's training loop asks for. Followers hear of it in follow().
+    # Called by the leader's training loop, and received by the followers in follow().
 
     def exchange(self, order: Order) -> Reply:
         facts = {k: getattr(order, k) for k in ("kind", "round", "cohort", "limit", "call")}
         sent = {f"broadcast/{k}": v for k, v in order.broadcast.items()}
-        self.link.say({"do": "exchange", **facts}, {"x": order.x, "stats": order.stats, **sent})
+        self.link.send({"do": "exchange", **facts}, {"x": order.x, "stats": order.stats, **sent})
         answers, fields, weight = self._exchange(order)
         return replied(answers, fields, weight)
 
     def commit(self) -> None:
         if self.remembers:
-            self.link.say({"do": "commit"})
+            self.link.send({"do": "commit"})
         self._commit()
 
     def discard(self) -> None:
         if self.remembers:
-            self.link.say({"do": "discard"})
+            self.link.send({"do": "discard"})
         self._discard()
 
     def evaluate(self, x: Vec, stats: Vec, test: Samples, scaling: Vec | None = None) -> Scores:
@@ -110,14 +123,14 @@ class TorchrunClients:
             return self.local.evaluate(x, stats, test, scaling)
         told = {} if scaling is None else {"scaling": scaling}
         number = next(i for i, one in enumerate(self.task.tests) if one is test)
-        self.link.say({"do": "evaluate", "test": number}, {"x": x, "stats": stats, **told})
+        self.link.send({"do": "evaluate", "test": number}, {"x": x, "stats": stats, **told})
         return score(self.task.loss, self.task.metrics, self._outputs(x, stats, test, scaling))
 
     def recall(self) -> Recall | None:
         if self.link.rank != LEADER:
             return None
         if self.remembers:
-            self.link.say({"do": "recall"})
+            self.link.send({"do": "recall"})
         found: dict[int, State] = {}
         for key, v in self._recall().items():
             _, client, name = key.split("/", 2)
@@ -126,29 +139,29 @@ class TorchrunClients:
 
     def state(self) -> dict[str, Tensor]:
         if self.unsaved:
-            self.link.say({"do": "collect", "clients": sorted(self.unsaved)})
+            self.link.send({"do": "collect", "clients": sorted(self.unsaved)})
             self._collect(sorted(self.unsaved))
             self.unsaved.clear()
         return self.local.state()
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """All of it comes to the leader, and goes from there to whoever works for a client."""
+        """Restore all memory in the leader; it is sent on when other processes train the clients."""
         self.local.restore(state)
         clients = [c for c in range(len(self.task.clients)) if self.local.remembers(c)]
-        self.link.say({"do": "restored", "clients": clients})
+        self.link.send({"do": "restored", "clients": clients})
         self._restored(clients)
 
     def close(self, outcome: Contents | None = None) -> None:
         if not self.link.broken and self.link.rank == LEADER:
             tensors, facts = outcome or ({}, {})
-            self.link.say({"do": "close", "facts": facts}, tensors)
-            self.link.part()
+            self.link.send({"do": "close", "facts": facts}, tensors)
+            self.link.finish()
         self.local.close()
 
     def follow(self) -> Contents:
-        """Do what the leader asks for, until the run is over; then, what it came to."""
+        """Follow the leader until the run ends, and return its outcome."""
         while True:
-            facts, tensors = self.link.hear()
+            facts, tensors = self.link.receive()
             match facts.pop("do"):
                 case "exchange":
                     x, stats = tensors.pop("x"), tensors.pop("stats")
@@ -168,16 +181,16 @@ class TorchrunClients:
                 case "restored":
                     self._restored(facts["clients"])
                 case "close":
-                    self.link.part()
+                    self.link.finish()
                     self.local.close()
                     if not tensors:
-                        raise Ended("The process of rank 0 ended the run; its own output says why.")
+                        raise Ended("The process of rank 0 ended the run; see its output for the reason.")
                     return tensors, facts["facts"]
 
-    # What every process does.
+    # Called in every process.
 
     def _exchange(self, order: Order) -> tuple[list[Answer], State, float]:
-        """(answers of all, aggregate, weight) at the leader's."""
+        """Return the answers of all processes, the aggregate and its weight; only valid in the leader."""
         parts = self.local.parts(order)
         ranks = deal([self._cost(order, part) for part in parts], self.link.world)
         if self.remembers and self.exchanges[order.kind].remembers:
@@ -189,11 +202,12 @@ class TorchrunClients:
         return received, *merged(self.link, total, self.exchanges[order.kind].total)
 
     def _cost(self, order: Order, part: Sequence[int]) -> int:
+        """Estimate the cost of a chunk: samples per step times local steps."""
         sizes, most = self.task.clients.sizes, self.task.batch_size
         return sum(tau * min(sizes[c], most or sizes[c]) for c, tau in (order.cohort[p] for p in part))
 
     def _fetch(self, target: Mapping[int, int]) -> None:
-        """Memories go where their clients are to be worked for."""
+        """Send the memory of clients to the processes that will train them."""
         rank, outgoing, moves = self.link.rank, [State() for _ in range(self.link.world)], False
         for client, to in target.items():
             at = self.staged.get(client, self.holder.get(client, to))
@@ -202,7 +216,7 @@ class TorchrunClients:
                 outgoing[to] |= self.local.memory(client)
         if moves:
             for data in self.link.swap([pack(o, {}) for o in outgoing]):
-                self.local.stage(unpack(data, "a message of another process")[0])
+                self.local.stage(unpack(data, "a message from another process")[0])
         self.staged |= target
 
     def _commit(self) -> None:
@@ -221,17 +235,17 @@ class TorchrunClients:
         self.staged.clear()
 
     def _collect(self, clients: Sequence[int]) -> None:
-        """Copies of memories, to the leader."""
+        """Copy the memory of clients to the leader."""
         mine = [c for c in clients if self.holder[c] == self.link.rank and self.local.remembers(c)]
         found = {k: v for c in mine for k, v in self.local.memory(c).items()}
         for data in self.link.gather(pack(found, {})):
             if data:
-                self.local.stage(unpack(data, "a message of another process")[0])
+                self.local.stage(unpack(data, "a message from another process")[0])
         if self.link.rank == LEADER:
             self.local.commit()
 
     def _recall(self) -> State:
-        """The memories of all clients, at the leader's."""
+        """Return the memory of all clients, at the leader."""
         holder, found = {**self.holder, **self.staged}, State()
         mine = [c for c, rank in holder.items() if rank == self.link.rank and self.local.remembers(c)]
         sent = {k: v for c in mine for k, v in self.local.memory(c).items()}
@@ -244,7 +258,7 @@ class TorchrunClients:
         self.staged.clear()
 
     def _outputs(self, x: Vec, stats: Vec, test: Samples, scaling: Vec | None) -> list[tuple[Tensor, Tensor]]:
-        """(outputs, targets) of the whole test set, at the leader's."""
+        """Return (outputs, targets) for the whole test set; only valid in the leader."""
         parts = evaluation_parts(len(test))
         ranks = deal([len(part) for part in parts], self.link.world)
         mine = [part for part, rank in zip(parts, ranks, strict=True) if rank == self.link.rank]
@@ -254,13 +268,13 @@ class TorchrunClients:
             output, targets = (torch.cat(v) for v in parts_of_all)
             found = {"output": output, "targets": targets}
         results = [
-            unpack(data, "a message of another process")[0] for data in self.link.gather(pack(found, {})) if data
+            unpack(data, "a message from another process")[0] for data in self.link.gather(pack(found, {})) if data
         ]
         return [(r["output"].to(x.device), r["targets"].to(x.device)) for r in results if r]
 
 
 def deal(costs: Sequence[float], world: int) -> list[int]:
-    """Whose every chunk is: neighbours stay together, so that few nodes of the sum's tree are open; shares of like cost."""
+    """Assign contiguous chunks to ranks, balanced by cost; contiguous ones keep few nodes of the sum's tree open."""
     whole, before, ranks = sum(costs), 0.0, []
     for cost in costs:
         ranks.append(min(world - 1, int(world * (before + cost / 2) / whole)))
@@ -269,7 +283,7 @@ def deal(costs: Sequence[float], world: int) -> list[int]:
 
 
 def merged(link: Link, total: Aggregator, start: Callable[[], Aggregator]) -> tuple[State, float]:
-    """(aggregate, weight) of what all processes have, at the leader's. Each process merges a slice of all nodes."""
+    """Return the aggregate of all processes and its weight, in the leader. Each process merges a slice of all nodes."""
     nodes = sorted(total.nodes.items())
     layout = {k: (str(v.dtype), v.numel()) for _, node in nodes[:1] for k, v in node.fields.items()}
     mine = {"nodes": [(*place, node.weight) for place, node in nodes], "layout": layout}
@@ -285,12 +299,12 @@ def merged(link: Link, total: Aggregator, start: Callable[[], Aggregator]) -> tu
         own = edges[link.rank + 1] - edges[link.rank]
         pieces = [torch.cat([row[a:b] for row in rows] or [like]) for a, b in pairwise(edges)]
         slices = start()
-        for t, part in zip(told, link.trade(pieces, [own * len(t["nodes"]) for t in told]), strict=True):
+        for t, part in zip(told, link.swap_vectors(pieces, [own * len(t["nodes"]) for t in told]), strict=True):
             for (level, position, w), row in zip(t["nodes"], part.view(len(t["nodes"]), own), strict=True):
                 slices.place(level, position, Node(w, {"slice": row}))
         found, weight = slices.finish()
         lengths = [b - a for a, b in pairwise(edges)] if link.rank == LEADER else [0] * link.world
-        whole = link.trade([found["slice"] if r == LEADER else like for r in range(link.world)], lengths)
+        whole = link.swap_vectors([found["slice"] if r == LEADER else like for r in range(link.world)], lengths)
         if link.rank == LEADER:
             fields |= zip(sizes, torch.split(torch.cat(whole), list(sizes.values())), strict=True)
     return fields, weight

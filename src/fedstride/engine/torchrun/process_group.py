@@ -1,4 +1,4 @@
-"""What the processes of a run tell each other: facts as JSON, tensors as they are; never pickle."""
+"""Communication between the processes of a run: JSON facts and raw tensors, never pickle."""
 
 from __future__ import annotations
 
@@ -21,73 +21,73 @@ from torch.distributed.rendezvous import rendezvous
 from fedstride.core.rows import State
 
 LEADER = 0
-PAUSE = 0.02  # seconds between two looks for the others
-ENDS = count()  # of runs in this process
-GRACE = timedelta(minutes=1)
-PATIENCE = timedelta(days=1)  # torchrun finds out who died; who is slow is waited for
+PAUSE = 0.02  # seconds between checks for the other processes
+ENDS = count()  # number of finished runs in this process
+GRACE = timedelta(minutes=1)  # how long the leader waits for followers at the end of a run
+PATIENCE = timedelta(days=1)  # slow peers never time out; torchrun detects dead ones
 
 
 class Link:
-    """One end of it. Every process calls the same methods in the same order."""
+    """One process's end of the connection. Every process calls the same methods in the same order."""
 
     def __init__(self, device: torch.device) -> None:
         if not dist.is_initialized():
             _join("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
         self.device, self.rank, self.world = device, dist.get_rank(), dist.get_world_size()
-        self.broken = False  # somebody is gone: there is no use in talking
+        self.broken = False  # a peer is gone, so nothing can be sent any more
 
-    def say(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor] = {}) -> None:
-        """The leader to everybody."""
+    def send(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor] = {}) -> None:
+        """Send facts and tensors from the leader to all followers."""
         layout = {k: (str(v.dtype).removeprefix("torch."), tuple(v.shape), v.device.type) for k, v in tensors.items()}
         data = _bytes(json.dumps([facts, layout]).encode())
         for part in (torch.tensor([len(data)], device="cpu"), data, *tensors.values()):
             self._do(dist.broadcast, part.contiguous(), LEADER)
 
-    def hear(self) -> tuple[dict[str, Any], State]:
-        """What the leader says."""
-        size = self._heard(torch.empty(1, dtype=torch.int64, device="cpu"))
-        data = self._heard(torch.empty(int(size), dtype=torch.uint8, device="cpu"))
+    def receive(self) -> tuple[dict[str, Any], State]:
+        """Receive facts and tensors from the leader."""
+        size = self._received(torch.empty(1, dtype=torch.int64, device="cpu"))
+        data = self._received(torch.empty(int(size), dtype=torch.uint8, device="cpu"))
         facts, layout = json.loads(bytes(data.numpy()))
         tensors = {}
         for name, (dtype, shape, kind) in layout.items():
             where = torch.device("cpu") if kind == "cpu" else self.device
-            tensors[name] = self._heard(torch.empty(shape, dtype=getattr(torch, dtype), device=where))
+            tensors[name] = self._received(torch.empty(shape, dtype=getattr(torch, dtype), device=where))
         return facts, tensors
 
     def agree(self, choice: bool) -> bool:
-        """The leader's choice."""
+        """Return the leader's choice in every process."""
         if self.rank == LEADER:
-            self.say({"choice": choice})
+            self.send({"choice": choice})
             return choice
-        return bool(self.hear()[0]["choice"])
+        return bool(self.receive()[0]["choice"])
 
     def swap(self, messages: Sequence[bytes]) -> list[bytes]:
-        """One message to each process for one from each."""
+        """Exchange messages: one to each process, and one from each."""
         sizes = [torch.tensor([len(m)], device="cpu") for m in messages]
-        theirs = [int(n) for n in self.trade(sizes, [1] * self.world)]
-        return [bytes(v.numpy()) for v in self.trade([_bytes(m) for m in messages], theirs)]
+        theirs = [int(n) for n in self.swap_vectors(sizes, [1] * self.world)]
+        return [bytes(v.numpy()) for v in self.swap_vectors([_bytes(m) for m in messages], theirs)]
 
     def gather(self, message: bytes) -> list[bytes]:
-        """Everybody's message, for the leader; nothing for the others."""
+        """Return the messages of all processes in the leader, empty ones in followers."""
         return self.swap([message if rank == LEADER else b"" for rank in range(self.world)])
 
-    def trade(self, pieces: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
-        """A vector to each process for one of a known size from each."""
+    def swap_vectors(self, pieces: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
+        """Exchange vectors: one to each process, and one of a known size from each."""
         mine = torch.cat(list(pieces))
         theirs = mine.new_empty(sum(sizes))
         self._do(dist.all_to_all_single, theirs, mine, list(sizes), [len(p) for p in pieces])
         return list(torch.split(theirs, list(sizes)))
 
-    def part(self) -> None:
-        """At the end, the leader stays until all have heard what it said: what is on its way would go with it."""
+    def finish(self) -> None:
+        """Wait, in the leader, until all followers have received its last message, which would be lost if it exited."""
         store, end = _get_default_store(), next(ENDS)
         if self.rank != LEADER:
             store.set(f"heard/{end}/{self.rank}", "")
         elif self.world > 1:
-            with suppress(RuntimeError):  # who is gone needs nothing
+            with suppress(RuntimeError):  # a follower that has exited needs no message
                 store.wait([f"heard/{end}/{rank}" for rank in range(1, self.world)], GRACE)
 
-    def _heard(self, into: Tensor) -> Tensor:
+    def _received(self, into: Tensor) -> Tensor:
         self._do(dist.broadcast, into, LEADER)
         return into
 
@@ -96,7 +96,7 @@ class Link:
             operation(*given)
         except RuntimeError as error:
             self.broken = True
-            error.add_note("fedstride: another process of this run is gone; its own output says why")
+            error.add_note("fedstride: another process of this run has ended; see its output for the reason")
             raise
 
 
@@ -107,14 +107,14 @@ def _bytes(message: bytes) -> Tensor:
 def _join(backend: str) -> None:
     store, rank, world = next(rendezvous("env://", timeout=PATIENCE))
     own = dist.PrefixStore(  # type: ignore[attr-defined]
-        f"fedstride/{_meeting(store, rank, world)}", store
+        f"fedstride/{_name_of_start(store, rank, world)}", store
     )
     dist.init_process_group(backend, store=own, rank=rank, world_size=world, timeout=PATIENCE)
     atexit.register(_leave)
 
 
-def _meeting(store: Any, rank: int, world: int) -> str:
-    """A name that only processes of this life share. After a restart the store still holds the addresses of the dead."""
+def _name_of_start(store: Any, rank: int, world: int) -> str:
+    """Agree on a name for this start of the processes. After a restart, the store still has addresses of dead ones."""
     mine = secrets.token_hex(8)
     if rank != LEADER:
         store.set(f"fedstride/hello/{rank}", mine)
@@ -125,7 +125,7 @@ def _meeting(store: Any, rank: int, world: int) -> str:
     others = range(1, world)
     while not all(store.check([f"fedstride/here/{mine}/{other}"]) for other in others):
         for other in others:
-            if store.check([f"fedstride/hello/{other}"]):  # perhaps of one who is dead by now
+            if store.check([f"fedstride/hello/{other}"]):  # possibly from a process that has died since
                 theirs = store.get(f"fedstride/hello/{other}").decode()
                 store.set(f"fedstride/welcome/{theirs}", mine)
         time.sleep(PAUSE)
