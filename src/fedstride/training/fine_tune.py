@@ -36,8 +36,7 @@ class FineTune:
         InvalidInput: if an argument is out of range.
 
     Example:
-        >>> tests = [clients[i] for i in range(4)]
-        >>> scores = fs.evaluate(nn.Linear(3, 1), tests, "mse", fine_tune=fs.FineTune(clients, steps=5))
+        >>> scores = fs.evaluate(nn.Linear(4, 3), clients, fine_tune=fs.FineTune(clients, steps=5))
         >>> len(scores)
         4
     """
