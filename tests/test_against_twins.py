@@ -236,6 +236,16 @@ def test_moon_options():
 
 
 @every_setting
+def test_ditto(S):
+    lr = lr_of(S)
+    twin = T.ditto(S, c.constant(lr), 0.7)
+    run = agree(S, R.ditto(lr, lam=0.7), twin)
+    for i, model in run.personal.items():
+        own = torch.nn.utils.parameters_to_vector(model.parameters()).detach().numpy()
+        same(own, twin["own"][i], 1e-10, f"v of client {i}")
+
+
+@every_setting
 def test_fedsplit(S):
     lr = lr_of(S) / 4
     twin = T.fedsplit(S, c.constant(lr), 0.5)

@@ -17,7 +17,7 @@ MODULES = {"data", "engine", "faults", "loggers", "metrics", "models", "optim", 
 STEPS = {"Adagrad", "Adam", "AdamW", "Armijo", "CappedPolyak", "Constant", "DecSPS", "DeltaSGD", "Momentum", "NGN"}
 STEPS |= {"PerStep", "Polyak"}
 SCHEDULES = {"Exponential", "Stepwise"}
-OBJECTIVES = {"FedDynObjective", "FedSplitProx", "Moon", "Plain", "Proximal"}
+OBJECTIVES = {"Ditto", "FedDynObjective", "FedSplitProx", "Moon", "Plain", "Proximal"}
 GRADIENTS = {"IAG", "Minibatch", "Noisy"}
 DRIFTS = {"GradientCorrection", "Scaffold"}
 SERVERS = {
@@ -43,8 +43,8 @@ WIRE = {"Median", "Quantize", "RandomK", "TopK", "TrimmedMean"}
 SAMPLERS = {"Bernoulli", "Uniform", "Weighted"}
 ERRORS = {"Corrupt", "Diverged", "FedstrideError", "FedstrideWarning", "GivenUp", "InvalidInput", "Refused", "TooFew"}
 ERRORS |= {"Unsaved"}
-RUNS = {"Algorithm", "Checkpoints", "EarlyStopping", "Event", "Guard", "Privacy", "Run", "STOP"}
-RUNS |= {"compare", "evaluate", "load", "train"}
+RUNS = {"Algorithm", "Checkpoints", "EarlyStopping", "Event", "FineTune", "Guard", "PersonalReport", "Privacy", "Run"}
+RUNS |= {"STOP", "compare", "evaluate", "load", "personal_report", "train"}
 
 RECIPES = [
     *(
@@ -55,6 +55,7 @@ RECIPES = [
         "fednova",
         "feddyn",
         "moon",
+        "ditto",
         "scaffold",
         "fedadam",
         "fedadagrad",

@@ -10,7 +10,7 @@ from fedstride.app import loggers
 from fedstride.app.compare import compare
 from fedstride.client.drift import GradientCorrection, Scaffold
 from fedstride.client.gradient import IAG, Minibatch, Noisy
-from fedstride.client.objective import FedDynObjective, FedSplitProx, Moon, Plain, Proximal
+from fedstride.client.objective import Ditto, FedDynObjective, FedSplitProx, Moon, Plain, Proximal
 from fedstride.client.step import (
     NGN,
     Adagrad,
@@ -61,10 +61,13 @@ from fedstride.server import (
 )
 from fedstride.training.checkpoint import Checkpoints
 from fedstride.training.evaluate import evaluate
+from fedstride.training.fine_tune import FineTune
 from fedstride.training.guard import Guard
+from fedstride.training.personal_report import PersonalReport, personal_report
 from fedstride.training.result import Run, load
+from fedstride.training.rounds import Event
 from fedstride.training.stop import STOP, EarlyStopping
-from fedstride.training.train import Event, train
+from fedstride.training.train import train
 from fedstride.wire import Median, Quantize, RandomK, TopK, TrimmedMean
 
 __version__ = "0.1.0"

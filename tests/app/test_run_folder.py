@@ -10,7 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fedstride import InvalidInput, load
+from fedstride import InvalidInput, evaluate, load
 from fedstride.algorithm.text import parse_setting
 from fedstride.app import run_folder
 from fedstride.app.cli import app
@@ -216,3 +216,21 @@ def test_on_a_terminal_there_is_a_bar(tmp_path):
             break
     assert process.wait() == 0
     assert b"/40" in shown and b"accuracy" in shown and b"report.html" in shown
+
+
+def test_personal_models_are_tested_on_the_classes_of_their_clients(tmp_path):
+    job = run_folder.prepare(small("model.name=mlp", 'training.personal=["head.*"]'))
+    run = run_folder.execute(job, tmp_path / "run")
+    for client, (_, targets) in zip(job.clients, job.own_tests, strict=True):
+        assert set(targets.tolist()) == set(client.take()[1].tolist())
+    scores = [evaluate(run.personal[i], test)["accuracy"] for i, test in enumerate(job.own_tests)]
+    assert run.history[-1]["test_accuracy"] == pytest.approx(sum(scores) / len(scores))
+    assert load(tmp_path / "run", job.model).personal is not None
+
+
+def test_the_report_says_who_gains_by_the_federation(tmp_path):
+    done = command("run", "digits", "--alone", "--out", tmp_path / "run", "--quiet")
+    assert done.exit_code == 0, done.output
+    assert len(json.loads((tmp_path / "run/personal.json").read_text())["rows"]) == 8
+    page = (tmp_path / "run/report.html").read_text()
+    assert "of 8 clients gain by the federation" in page and "Does federation help each client?" in page

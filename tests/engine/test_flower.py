@@ -18,6 +18,7 @@ pytest.importorskip("flwr")
 from flwr.app import Array, Message
 from flwr.common.serde import message_to_proto
 
+from fedstride.core.files import read_tensors
 from fedstride.data.federation import Found, elsewhere
 from fedstride.engine import flower
 from fedstride.engine.flower import node as node_module
@@ -111,6 +112,56 @@ def test_every_recipe_trains_as_on_the_local_engine(name, cohort, weights):
     size = "none" if name == "fedtrack" else 4
     given = settings(algorithm=name, rounds=10, cohort=cohort, weights=weights, batch_size=size, local_steps=3)
     assert agree(flower.train(PROJECT, a_grid(), given), local(given))
+
+
+WITHOUT_TEST = flower.Project(make_model, "cross_entropy", load_data)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"personal": "head.*"},
+        slow({"personal": "head.*", "personal_steps": 2, "algorithm": "scaffold"}, name="fedrep-scaffold"),
+        slow({"personal": "head.*", "algorithm": 'custom(up={part="TopK", k=5})'}, name="fedper-topk"),
+        slow({"personal": "head.*", "secure": "10, control=100", "algorithm": "scaffold"}, name="secure-scaffold"),
+        {"algorithm": "ditto"},
+    ],
+    ids=lambda more: " ".join(more),
+)
+def test_personal_parameters_stay_at_the_nodes(more, folder):
+    given = settings(**{"rounds": 5, "cohort": 3, "local_steps": 3, **more})
+    app = flower.client_app(WITHOUT_TEST)
+    grid = Grid(app, {100 + client: {"partition-id": client} for client in range(CLIENTS)})
+    remote, here = flower.train(WITHOUT_TEST, grid, given), local(given, WITHOUT_TEST)
+    if "secure" not in more:
+        assert agree(remote, here)
+    assert remote.personal is None and here.personal is not None
+    name = "own" if "algorithm" in more and "personal" not in more else "personal"
+    for client in range(CLIENTS):
+        files = list(folder.glob(f"fedstride-memory/*/{client}/*.safetensors"))
+        newest = max(files, key=lambda path: int(path.stem.split("-")[0]))
+        own, entries = read_tensors(newest)[0][name], here.personal.recall(client)["values"]
+        torch.testing.assert_close(own, entries, rtol=0, atol=1e-5 if "secure" in more else 1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::fedstride.FedstrideWarning")
+def test_controls_that_are_shortened_are_those_of_shared_parameters(folder):
+    given = settings(rounds=2, personal="head.*", secure="10, control=0.01", algorithm="scaffold", local_steps=3)
+    grid = Grid(flower.client_app(WITHOUT_TEST), {100 + c: {"partition-id": c} for c in range(CLIENTS)})
+    flower.train(WITHOUT_TEST, grid, given)
+    for path in folder.glob("fedstride-memory/*/*/*.safetensors"):
+        control = read_tensors(path)[0]["control"]
+        assert 0 < float(control[:15].norm()) <= 0.05 and not control[15:].any()
+
+
+def test_a_server_cannot_test_models_that_nodes_keep_to_themselves():
+    with pytest.raises(fs.Refused, match="stay at the nodes"):
+        flower.train(
+            flower.Project(make_model, "cross_entropy", load_data, lambda s: [load_test(s)] * CLIENTS),
+            a_grid(),
+            settings(personal="head.*"),
+        )
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ import torch
 import fedstride as fs
 from fedstride.engine.torchrun.engine import deal
 from tests import kills
+from tests.engine import own_models
 from tests.engine.many import every_algorithm, here, long
 from tests.kills import LAUNCH, LOOPBACK, torchrun, written
 from tests.problems import learn
@@ -28,6 +29,16 @@ def test_every_algorithm_matches_the_local_engine_bitwise_in_all_processes(tmp_p
     expected = here(every_algorithm())
     for found in written(tmp_path, 3):
         assert [name for name in expected if found[name] != expected[name]] == []
+
+
+@pytest.mark.slow
+def test_clients_keep_their_own_models_and_test_sets_in_many_processes(tmp_path):
+    done = torchrun(2, "-m", "tests.engine.own_models", tmp_path)
+    assert done.returncode == 0, done.stderr
+    leader, follower = written(tmp_path, 2)
+    for name in own_models.CASES:
+        assert leader[name] == json.loads(json.dumps(own_models.trained(name, fs.engine.Local(chunk=1)))), name
+        assert follower[name] == {**leader[name], "own": {}}
 
 
 @pytest.mark.slow

@@ -223,6 +223,23 @@ def moon(S, client, mu=1.0, temperature=0.5, server_lr=1.0):
     return trace
 
 
+def ditto(S, client, lam, server_lr=1.0):
+    """Li et al. 2021 alg. 1: x by FedAvg; v_i by as many steps on f_i(v) + lam/2 |v - x|^2, from where it was."""
+    x, own = S.problem.x0, {}
+    trace = Trace(x)
+    for t in range(S.rounds):
+        done, deltas, fs = [], [], []
+        for i in S.cohort(t):
+            f = S.objective(t, i)
+            d = client(f, x, S.steps(t, i), t)
+            own[i] = client(proximal(f, x, lam), own.get(i, x), S.steps(t, i), t).y
+            done.append(d), deltas.append(x - d.y), fs.append(f)
+        x = x - server_lr * mean(S.p(t), deltas)
+        trace.add(x, S.p(t), done, deltas, fs, server_lr)
+    trace["own"] = own
+    return trace
+
+
 def cosine(a, b):
     return (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
 

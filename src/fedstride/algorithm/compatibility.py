@@ -174,6 +174,11 @@ def _objective(a: Algorithm) -> None:
         raise Refused(
             f"{name} with a drift correction: the correction is computed at x, but local steps start elsewhere. Drop one of them."
         )
+    if declared(a.objective, "trains_own") and declared(a.gradient, "by_components"):
+        raise Refused(
+            f"{name} with {_name(a.gradient)} gradients, which start from those at x; the clients' own models start elsewhere. "
+            "Use the minibatch estimator."
+        )
     if a.up is not None and declared(a.objective, "needs_everyone"):
         raise Refused(f"{name} with a compressor: x is the mean of the clients' points only if updates are exact.")
 

@@ -12,6 +12,7 @@ from fedstride.algorithm.privacy import Privacy
 from fedstride.client.drift import Drift
 from fedstride.client.gradient import Estimator, Minibatch
 from fedstride.client.objective import Objective, Plain
+from fedstride.client.personal import Personal
 from fedstride.client.step import Constant, Step
 from fedstride.core.capabilities import declared
 from fedstride.core.errors import InvalidInput, nearest
@@ -110,10 +111,11 @@ class Algorithm:
         """Whether the objective calls the model's `features` method."""
         return bool(declared(self.objective, "needs_features"))
 
-    def memory(self, x: Vec) -> State:
-        """Return the memory of a client before its first round."""
+    def memory(self, x: Vec, personal: Personal | None = None) -> State:
+        """Return the memory of a client before its first round; compression errors are those of shared entries."""
         drift = self.drift.memory(x) if self.drift is not None else {}
-        return {**self.objective.memory(x), **drift, **(feedback.memory(x) if self.feeds_back_up else {})}
+        own, shared = ({}, x) if personal is None else (personal.memory(x), personal.cut(x))
+        return {**self.objective.memory(x), **drift, **(feedback.memory(shared) if self.feeds_back_up else {}), **own}
 
 
 def spelled_out(algorithm: Algorithm | None) -> str:

@@ -12,7 +12,7 @@ from fedstride.algorithm.registry import get as get
 from fedstride.algorithm.registry import recipe
 from fedstride.client.drift import GradientCorrection, Scaffold
 from fedstride.client.gradient import IAG
-from fedstride.client.objective import FedDynObjective, FedSplitProx, Moon, Proximal
+from fedstride.client.objective import Ditto, FedDynObjective, FedSplitProx, Moon, Proximal
 from fedstride.client.step import (
     NGN,
     AdamW,
@@ -95,6 +95,12 @@ def moon(
 ) -> Algorithm:
     """Model-contrastive learning; the model needs a `features` method."""
     return Algorithm(Constant(lr, schedule), Average(server_lr), Moon(mu, temperature), name="moon")
+
+
+@recipe
+def ditto(lr: float = 0.1, lam: float = 0.1, server_lr: float = 1.0, schedule: Schedule | None = None) -> Algorithm:
+    """FedAvg beside which each client trains a model of its own, near the shared one: lam/2 |v - x|^2."""
+    return Algorithm(Constant(lr, schedule), Average(server_lr), Ditto(lam), name="ditto")
 
 
 @recipe

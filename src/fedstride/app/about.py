@@ -37,7 +37,7 @@ def environment(when: str = "started") -> dict[str, Any]:
 
 
 def about_clients(run: Run) -> dict[str, Any] | None:
-    """Return sizes, names, label counts, accuracy and loss of the returned model for each client.
+    """Return sizes, names, label counts, accuracy and loss for each client: of its own model if it has one.
 
     Only sizes and names of clients that are loaded on demand; None if the run has no data at hand.
     """
@@ -47,7 +47,9 @@ def about_clients(run: Run) -> dict[str, Any] | None:
     known = {"sizes": list(clients.sizes), "names": list(clients.names) or None}
     if isinstance(clients, Lazy):
         return known
-    found = [_scores(run.model, run.source.loss, client) for client in clients]
+    own = run.personal
+    models = (run.model if own is None else own[i] for i in range(len(clients)))
+    found = [_scores(model, run.source.loss, client) for model, client in zip(models, clients, strict=True)]
     labels = [counts for _, counts in found if counts is not None]
     classes = [*clients.classes, *map(str, range(len(clients.classes), MOST_CLASSES))]
     counted = len(labels) == len(found)

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedstride.core.errors import InvalidInput
 from fedstride.training.history import Row
-from fedstride.training.train import Event
+from fedstride.training.rounds import Event
 
 QUARTILES = ("min", "q25", "median", "q75", "max")  # names of the entries of client_steps in the history
 

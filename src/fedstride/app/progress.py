@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from fedstride.training.train import Event
+from fedstride.training.rounds import Event
 
 
 class Stopped(Exception):

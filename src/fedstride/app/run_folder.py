@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,8 @@ from fedstride.training import checkpoint
 from fedstride.training.checkpoint import locked
 from fedstride.training.history import History, Row
 from fedstride.training.result import Run
-from fedstride.training.train import Event, train
+from fedstride.training.rounds import Event
+from fedstride.training.train import train
 
 CONFIG, ENVIRONMENT, HISTORY, CLIENTS = "config.toml", "environment.json", "history.jsonl", "clients.json"
 
@@ -37,6 +39,20 @@ class Job:
     @property
     def loss(self) -> str:
         return "mse" if self.classes is None else "cross_entropy"
+
+    @property
+    def own_tests(self) -> list[tuple[Tensor, Tensor]]:
+        """A test set for each client: the test samples of its classes."""
+        inputs, targets = self.test
+        if self.classes is None:
+            return [self.test] * len(self.clients)
+        own = [torch.isin(targets, client.take()[1]) for client in self.clients]
+        return [(inputs[rows], targets[rows]) if bool(rows.any()) else self.test for rows in own]
+
+    @property
+    def tests(self) -> Any:
+        """What is evaluated in every round: with personal parameters, each client's model on its own test set."""
+        return self.own_tests if self.config.training.personal else self.test
 
 
 def prepare(config: Config) -> Job:
@@ -105,7 +121,7 @@ def execute(job: Job, folder: Path, callbacks: Sequence[Callable[[Event], object
 
 def follow(job: Job) -> None:
     """Take part in a job that another process executes."""
-    train(job.model, job.loss, job.clients, job.config.make_algorithm(), test=job.test, **job.config.arguments(None))
+    train(job.model, job.loss, job.clients, job.config.make_algorithm(), test=job.tests, **job.config.arguments(None))
 
 
 def _execute(job: Job, folder: Path, callbacks: Sequence[Callable[[Event], object]]) -> Run:
@@ -124,7 +140,7 @@ def _execute(job: Job, folder: Path, callbacks: Sequence[Callable[[Event], objec
         job.loss,
         job.clients,
         config.make_algorithm(),
-        test=job.test,
+        test=job.tests,
         callbacks=[log, *callbacks],
         **config.arguments(folder),
     )

@@ -18,10 +18,9 @@ from pydantic import TypeAdapter, ValidationError
 from fedstride.algorithm.registry import arguments_of
 from fedstride.algorithm.text import call
 from fedstride.core.errors import InvalidInput
-from fedstride.training.train import train
+from fedstride.training.train import OF_THE_CALLER, train
 
 Table = dict[str, Any]
-OF_THE_CALLER = ("test", "engine", "checkpoint", "callbacks", "progress")  # depend on where a run takes place
 REQUIRED = inspect.Parameter.empty
 
 
@@ -46,6 +45,8 @@ class Setting:
         """Return the argument of fs.train() for a value."""
         if self.dataclass is None:
             return value
+        if not value:
+            return None  # an empty table is the default: EarlyStopping() with all of its own would stop a run
         return call(self.dataclass, self.dataclass.__name__, f"training.{self.name}", value)
 
 

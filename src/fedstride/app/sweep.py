@@ -27,7 +27,8 @@ from fedstride.core.losses import resolve as loss_of
 from fedstride.data.federation import Federation
 from fedstride.engine import Local
 from fedstride.engine.local import cores
-from fedstride.training.train import Event, train
+from fedstride.training.rounds import Event
+from fedstride.training.train import train
 
 Result = dict[str, Any]
 Tell = Callable[[int, int, str], object]  # number done, total number, name of the last one

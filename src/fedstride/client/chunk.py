@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedstride._moved import renamed
 from fedstride.client.context import Context
+from fedstride.client.personal import Personal
 from fedstride.core.batch import moved
 from fedstride.core.losses import Loss
 from fedstride.core.model import Replica
@@ -63,6 +64,7 @@ class Chunk:
     stats: Rows | None = None  # buffers that change in training, one row per client
     buffers: str = "average"  # policy for these buffers: average, local or frozen
     contrast: Contrast | None = None
+    personal: Personal | None = None  # entries that stay with their client
     choice: Choice = field(default_factory=Choice)
     spans: Spans | None = None  # cache of the engine; None disables the reduced problems
     meter: Meter = field(init=False)

@@ -46,6 +46,8 @@ class Corrected:
             G.add_(W - t.center, alpha=t.curvature)
         if t.linear is not None:
             G.add_(t.linear)
+        if t.moves is not None:
+            G.mul_(t.moves)
         self.plain = (L, G)
         if self.clip_norm is not None:
             G = clip(G, self.clip_norm)
@@ -83,7 +85,7 @@ class Corrected:
 
 
 def _rows_of(t: Terms, rows: list[int] | slice) -> Terms:
-    return Terms(t.start, t.curvature, _some(t.center, rows), _some(t.linear, rows), t.contrast)
+    return Terms(t.start, t.curvature, _some(t.center, rows), _some(t.linear, rows), t.contrast, t.moves)
 
 
 def first_rows(t: Terms, corr: Rows | None, n: int) -> tuple[Terms, Rows | None]:

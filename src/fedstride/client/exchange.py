@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,8 +12,10 @@ from torch import Tensor
 from fedstride.client import local
 from fedstride.client.chunk import Chunk
 from fedstride.client.context import Context
-from fedstride.client.local import LocalOptions
+from fedstride.client.local import LocalOptions, Trained
 from fedstride.client.objective import Terms
+from fedstride.client.personal import MEMORY as PERSONAL
+from fedstride.client.personal import Personal
 from fedstride.core.capabilities import declared
 from fedstride.core.normalise import moments
 from fedstride.core.rows import Col, Rows, State, Vec, generator, repeat, sq
@@ -72,7 +74,12 @@ def exchanges(algorithm: Algorithm, options: LocalOptions, normalise: bool = Fal
 
 
 def layout(
-    a: Algorithm, kind: str, shapes: Sequence[torch.Size], statistics: int = 0, features: int = 0
+    a: Algorithm,
+    kind: str,
+    shapes: Sequence[torch.Size],
+    statistics: int = 0,
+    features: int = 0,
+    personal: Personal | None = None,
 ) -> tuple[dict[str, int], tuple[str, ...]]:
     """Return the layout of a client's upload: fields with their lengths, and the names of the metrics.
 
@@ -82,6 +89,7 @@ def layout(
         shapes: shapes of the model's trainable tensors.
         statistics: number of buffer entries that are averaged in addition to the update.
         features: number of features of an input.
+        personal: entries that are not uploaded.
     """
     if kind == MOMENTS:
         return {MOMENTS: 1 + 3 * features}, ("finite", "gradients", "forwards")
@@ -90,9 +98,10 @@ def layout(
     every = ("finite", "gradients", "forwards", *(("message", "error") if compressed else ()))
     if kind == "gradients":
         return {"gradient": d}, every
-    fields = {"update": d, "square": 1, **dict.fromkeys(a.drift.uploads if a.drift is not None else (), d)}
+    shared = d if personal is None else len(personal.shared)
+    fields = {"update": shared, "square": 1, **dict.fromkeys(a.drift.uploads if a.drift is not None else (), shared)}
     if "effective_steps" in a.needs:
-        fields |= {"effective_steps": 1, "raw": d}
+        fields |= {"effective_steps": 1, "raw": shared}
     if "below" in a.needs:
         fields["below"] = 1
     left = set(a.needs) - fields.keys()
@@ -134,27 +143,15 @@ def send_updates(algorithm: Algorithm, options: LocalOptions) -> Work:
     a = algorithm
 
     def work(chunk: Chunk, x: Vec, memory: State) -> Upload:
-        context = chunk.context
-        terms = a.objective.terms(x, memory)
-        chunk.contrast = terms.contrast
-        corr = a.drift.correction(context.broadcast, memory) if a.drift is not None else None
-        span = chunk.reduced(x) if _turnable(a, terms, corr, options) else None
-        if span is None:
-            oracles = a.gradient.begin(chunk, x, _base(x, memory, options))
-            out = local.run(a.step, oracles, x, context, terms, corr, options)
-            W = out.W
-        else:
-            out = local.run(a.step, span.oracles, span.origin, context, Terms(), None, options)
-            W = x + span.lift(out.W)
-        update = x - W
-
-        later = {k: v for k, v in memory.items() if k not in WITHIN_ROUND}
-        later.update(a.objective.finish(x, W, memory))
+        context, personal = chunk.context, chunk.personal
+        out, update, later = _trained(a, chunk, x, memory, options)
         fields: State = {}
         if a.drift is not None:
             uploads, kept = a.drift.finish(update, out.total, context.broadcast, memory)
             fields.update(uploads)
             later.update(kept)
+        if personal is not None:
+            update, fields = personal.cut(update), {name: personal.cut(v) for name, v in fields.items()}
         compressor, fed_back = (None, False) if a.exchanges_gradients else (a.up, a.feeds_back_up)
         sources = [] if compressor is None else _sources(chunk, "update")
         sent, past, size = send(update, compressor, fed_back, memory, sources)
@@ -174,18 +171,71 @@ def send_updates(algorithm: Algorithm, options: LocalOptions) -> Work:
 
         tau = context.tau
         zero = torch.zeros_like(tau)
+        whole = compressor is None and personal is None  # the square is that of the whole change of the model
         metrics = {
             "train_loss": out.first_loss,
             "client_step": out.total / tau,
             "trials": out.state.get("trials", zero) / tau,
             "failed": out.state.get("failed", zero),
-            "finite": _finite(W, fields["square"] if compressor is None else None),
+            "finite": _finite(out.W, fields["square"] if whole else None),
             **_costs(chunk),
             **({} if compressor is None else _errors(update, sent, past)),
         }
         return Upload(fields, metrics, later, [n + extra * x.element_size() for n in size])
 
     return work
+
+
+def _trained(a: Algorithm, chunk: Chunk, x: Vec, memory: State, options: LocalOptions) -> tuple[Trained, Rows, State]:
+    """Return what local training came to, the update, whose personal entries are zero, and the clients' new memory."""
+    context, personal = chunk.context, chunk.personal
+    start = x if personal is None else personal.put(x, memory[PERSONAL])
+    terms = a.objective.terms(start, memory)
+    chunk.contrast = terms.contrast
+    corr = a.drift.correction(context.broadcast, memory) if a.drift is not None else None
+    if personal is not None:
+        out = _run_personal(a, chunk, x, replace(terms, start=start), corr, options, personal)
+    elif (span := chunk.reduced(x) if _turnable(a, terms, corr, options) else None) is not None:
+        out = local.run(a.step, span.oracles, span.origin, context, Terms(), None, options)
+        out = replace(out, W=x + span.lift(out.W))
+    else:
+        oracles = a.gradient.begin(chunk, x, _base(x, memory, options))
+        out = local.run(a.step, oracles, x, context, terms, corr, options)
+    later = {k: v for k, v in memory.items() if k not in WITHIN_ROUND}
+    later.update(a.objective.finish(start, out.W, memory))
+    if personal is not None:
+        later[PERSONAL] = out.W[:, personal.own]
+        return out, (start - out.W) * personal.mask(x, own=False), later
+    if declared(a.objective, "trains_own"):
+        later["own"] = _own_model(a, chunk, x, memory, options)
+    return out, x - out.W, later
+
+
+def _run_personal(
+    a: Algorithm, chunk: Chunk, x: Vec, terms: Terms, corr: Rows | None, options: LocalOptions, personal: Personal
+) -> Trained:
+    """Take the local steps: all parameters together (FedPer), or the personal ones before the shared ones (FedRep)."""
+    context, oracles, first = chunk.context, a.gradient.begin(chunk, x, None), personal.first
+    if not first:
+        return local.run(a.step, oracles, x, context, terms, corr, options)
+    head = replace(context, steps=(first,) * len(context.steps))
+    mine = replace(terms, moves=personal.mask(x, own=True))
+    before = local.run(a.step, oracles, x, head, mine, None, options)
+    theirs = replace(terms, start=before.W, moves=personal.mask(x, own=False))
+    out = local.run(a.step, lambda k, n: oracles(first + k, n), x, context, theirs, corr, options)
+    return replace(out, first_loss=before.first_loss)
+
+
+def _own_model(a: Algorithm, chunk: Chunk, x: Vec, memory: State, options: LocalOptions) -> Rows:
+    """Train the clients' own models of an objective such as Ditto's; one that becomes non-finite stays as it was.
+
+    The moving buffers are those of the shared model: steps of the own models do not change them.
+    """
+    terms, stats = a.objective.own_terms(x, memory), chunk.stats  # type: ignore[attr-defined]
+    chunk.contrast, chunk.stats = terms.contrast, None if stats is None else stats.clone()
+    V = local.run(a.step, a.gradient.begin(chunk, x, None), x, chunk.context, terms, None, options).W
+    chunk.stats = stats
+    return torch.where(torch.isfinite(V).all(1, keepdim=True), V, memory["own"])
 
 
 def _turnable(a: Algorithm, terms: Terms, corr: Rows | None, options: LocalOptions) -> bool:

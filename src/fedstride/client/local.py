@@ -62,7 +62,8 @@ def run(
         L, G = oracle.grad(Y)
         if k == 0 and oracle.data_loss is not None:
             first_loss[:n] = oracle.data_loss
-        Y += step.step(Y, L, G, now, oracle)
+        move = step.step(Y, L, G, now, oracle)
+        Y += move if terms.moves is None else move * terms.moves  # momentum and decay move frozen entries too
         total[:n] += now["eta"]
         if n < C:  # inactive rows keep their last state
             state = {name: torch.cat([v, state[name][n:]]) if name in state else v for name, v in now.items()}

@@ -33,6 +33,7 @@ DEFAULTS: dict[str, Any] = {
     "needs_features": False,  # calls model.features(inputs)
     "corrects_drift": False,  # corrects drift itself, so a drift correction is refused
     "starts_elsewhere": False,  # local steps do not start at x
+    "trains_own": False,  # trains a model of each client's own beside the shared one: own_terms()
     "needs_everyone": False,  # requires full participation and uncompressed updates
     # drift corrections
     "needs_along_gradient": False,  # divides updates by the sum of the step sizes

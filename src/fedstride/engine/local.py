@@ -28,7 +28,7 @@ from fedstride.core.model import Replica
 from fedstride.core.rows import State, Vec
 from fedstride.engine.admission import Admitted, admit
 from fedstride.engine.evaluation import Scores, evaluation_parts, score
-from fedstride.engine.protocol import BEFORE, Contents, Order, Reply, Task
+from fedstride.engine.protocol import BEFORE, Contents, Order, Recall, Reply, Task
 from fedstride.engine.store import store
 from fedstride.engine.worker import Worker
 from fedstride.engine.worker_count import WorkerCount
@@ -135,6 +135,7 @@ class LocalClients:
         self.statistics = store(
             lambda stats: {"stats": stats}, replica.stats(), many, task.folder, "statistics", task.keep
         )
+        self.recalled = False  # whether recall() handed out the stores, which then close when they are released
         self._stores = {"memory": self.store, "statistics": self.statistics}
         self.lock = threading.Lock()
         # Dropout draws from one generator per process, so such models use one worker to be reproducible.
@@ -231,6 +232,10 @@ class LocalClients:
         """Return (outputs, targets) for parts of the test set."""
         return list(self.pool.map(lambda index: self.worker.outputs(x, stats, test.take(index), scaling), parts))
 
+    def recall(self) -> Recall:
+        self.recalled, memory, statistics = True, self.store, self.statistics  # the function must not hold the data
+        return lambda client: {**memory.of(client), **statistics.of(client)}
+
     def state(self) -> dict[str, Tensor]:
         return {f"{prefix}/{k}": v for prefix, kept in self._stores.items() for k, v in kept.state().items()}
 
@@ -267,8 +272,9 @@ class LocalClients:
 
     def close(self, outcome: Contents | None = None) -> None:
         self.pool.shutdown(cancel_futures=True)
-        for kept in self._stores.values():
-            kept.close()
+        if not self.recalled:
+            for kept in self._stores.values():
+                kept.close()
 
     def _run(self, lane: Callable[[], None], chunks: int) -> None:
         """Run as many lanes as there are workers or chunks; a single lane runs in the caller's thread."""

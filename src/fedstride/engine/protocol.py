@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedstride.client.chunk import Samples
 from fedstride.client.exchange import Exchange
+from fedstride.client.personal import Personal
 from fedstride.core.losses import Loss
 from fedstride.core.rows import State, Vec
 from fedstride.core.scores import Metric
@@ -44,6 +45,8 @@ class Task:
     folder: Path | None = None  # folder of the checkpoints
     keep: int = 1  # number of checkpoints to keep
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # evaluated on the test set, beside loss and accuracy
+    personal: Personal | None = None  # parameters that stay with their client
+    tests: Sequence[Samples] = ()  # the test set, or one for each client
     plain: bool = True  # whether inputs, outputs and targets are single tensors
 
 
@@ -73,6 +76,7 @@ class Reply:
     refused: Counter[str] = field(default_factory=Counter)  # number of messages left out, by reason
 
 
+Recall = Callable[[int], State]  # a client's memory, with its own buffers as "stats"; {} before its first round
 Contents = tuple[dict[str, Tensor], dict[str, Any]]  # tensors and JSON facts of a packed training state
 
 
@@ -96,6 +100,10 @@ class Clients(Protocol):
 
     def evaluate(self, x: Vec, stats: Vec, test: Samples, scaling: Vec | None = None) -> Scores:
         """Return the scores of a model; scaling: that of its inputs, if normalised."""
+        ...
+
+    def recall(self) -> Recall | None:
+        """Return a function that reads a client's memory, also after close(); None if this process cannot read it."""
         ...
 
     def state(self) -> dict[str, Tensor]:

@@ -64,6 +64,11 @@ class Store:
         """Whether a client has memory of its own."""
         return bool(self.staged.get(client, self.kept.get(client)))
 
+    def of(self, client: int) -> State:
+        """Return a client's lasting memory, staged or committed; {} before its first round."""
+        found = self.staged.get(client, self.kept.get(client, {}))
+        return {name: v for name, v in found.items() if name in self.example}
+
     def commit(self) -> None:
         for client, state in self.staged.items():
             lasting = {name: v for name, v in state.items() if name in self.example}
@@ -147,6 +152,14 @@ class FileStore:
         slot, _ = self.staged.get(client, (int(self.slots[client]), 0))
         return slot != NONE or self.others.has(client)
 
+    def of(self, client: int) -> State:
+        slot, total = self.staged.get(client, (int(self.slots[client]), int(self.sums[client])))
+        if slot == NONE:
+            return {}
+        if self.file.checksum(slot) != total:
+            raise Corrupt(f"{self.file.path}: what client {client} remembers is damaged, or of another run by now.")
+        return self.file.read(slot, torch.device("cpu"))
+
     def commit(self) -> None:
         for client, (slot, total) in self.staged.items():
             if (old := int(self.slots[client])) != NONE:
@@ -200,6 +213,9 @@ class FileStore:
         self.file.close()
         if self.temporary:
             self.temporary.cleanup()
+
+    def __del__(self) -> None:
+        self.close()  # a store may outlive its run: see LocalClients.recall
 
     def _release(self, client: int) -> None:
         slot, _ = self.staged.pop(client, (NONE, 0))

@@ -128,6 +128,7 @@ class Worker:
             task.random,
             stats=stats,
             buffers=task.buffers,
+            personal=task.personal,
             choice=self.choice,
             spans=self.spans,
         )

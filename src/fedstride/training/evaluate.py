@@ -1,4 +1,4 @@
-"""fs.evaluate(): loss, accuracy and metrics of a model, on one data set or on one for each client."""
+"""fs.evaluate(): loss, accuracy and metrics of a model, on one data set or on one for each client, also fine-tuned."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import torch
 from torch import nn
 
 from fedstride.core.batch import called, moved, split_of
-from fedstride.core.errors import InvalidInput
+from fedstride.core.errors import InvalidInput, nearest
 from fedstride.core.losses import Loss, for_output
 from fedstride.core.losses import resolve as resolve_loss
 from fedstride.core.scores import resolve
 from fedstride.data.clients import Client, Collate, client_of
-from fedstride.data.federation import Federation, Lazy
+from fedstride.data.federation import Federation, Lazy, federation
 from fedstride.engine.evaluation import Scores, evaluation_parts, score
+from fedstride.training.fine_tune import FineTune
 
 
 def evaluate(
@@ -24,6 +25,7 @@ def evaluate(
     loss: str | Loss = "cross_entropy",
     metrics: Mapping[str, Any] | Sequence[str] | None = None,
     collate: Collate | None = None,
+    fine_tune: FineTune | None = None,
 ) -> Any:
     """Evaluate a model.
 
@@ -33,6 +35,8 @@ def evaluate(
         loss: as in fs.train().
         metrics: as in fs.train().
         collate: as in fs.train().
+        fine_tune: fs.FineTune(...), to adapt a copy of the model to each client before it is evaluated on the client's test
+            set; `data` has one for each client.
 
     Returns:
         A dict with "loss", "accuracy" (None if the task is not a classification) and the metrics; for several data sets
@@ -50,17 +54,52 @@ def evaluate(
         raise InvalidInput(f"model: got {type(model).__name__}; expected a torch.nn.Module.")
     wanted, criterion = resolve(metrics), resolve_loss(loss)
 
-    def scores(name: str, value: Any) -> Scores:
-        return _scores(model, criterion, loss, wanted, client_of(name, value, collate), name)
+    def scores(name: str, value: Any, its_model: nn.Module = model) -> Scores:
+        return _scores(its_model, criterion, loss, wanted, client_of(name, value, collate), name)
 
+    several = _several(data)
+    if several is None:
+        if fine_tune is not None:
+            raise InvalidInput(
+                "fine_tune with one data set; expected a list or a dict of test sets, one for each client."
+            )
+        return scores("data", data)
+    names, values = several
+    if fine_tune is None:
+        models = [model] * len(values)
+    else:
+        models = _adapted(model, loss, fine_tune, names, len(values), collate)
+    labels = names or range(len(values))
+    found = [scores(f"data[{k!r}]", v, m) for k, v, m in zip(labels, values, models, strict=True)]
+    return dict(zip(names, found, strict=True)) if names else found
+
+
+def _several(data: Any) -> tuple[list[Any], list[Any]] | None:
+    """Return the names, if they have any, and the sets of several data sets; None of a single one."""
     if isinstance(data, Federation | Lazy):
-        found = [scores(f"data[{i}]", client) for i, client in enumerate(data)]
-        return dict(zip(data.names, found, strict=True)) if data.names else found
+        return list(data.names), list(data)
     if isinstance(data, Mapping) and not all(hasattr(v, "dtype") for v in data.values()):
-        return {name: scores(f"data[{name!r}]", value) for name, value in data.items()}
+        return list(data), list(data.values())
     if isinstance(data, list) and data and not all(hasattr(v, "dtype") for v in data):
-        return [scores(f"data[{i}]", value) for i, value in enumerate(data)]
-    return scores("data", data)
+        return [], data
+    return None
+
+
+def _adapted(
+    model: nn.Module, loss: str | Loss, tuning: FineTune, names: list[Any], sets: int, collate: Collate | None
+) -> list[nn.Module]:
+    """Return a copy of the model for each test set, adapted to the training data of the same client."""
+    if not isinstance(tuning, FineTune):
+        raise InvalidInput(f"fine_tune={tuning!r} is invalid: expected fs.FineTune(clients, steps=...).")
+    clients = federation(tuning.clients, collate)
+    if len(clients) != sets:
+        raise InvalidInput(f"FineTune: got {len(clients)} clients and {sets} test sets; expected as many of each.")
+    known = list(clients.names)
+    unknown = [name for name in names if known and str(name) not in known]
+    if unknown:
+        raise InvalidInput(f"FineTune: there is no client {unknown[0]!r}; {nearest(str(unknown[0]), known)}")
+    order = [known.index(str(name)) for name in names] if known and names else range(sets)
+    return [tuning.adapted(model, loss, clients[i], collate) for i in order]
 
 
 def _scores(model: nn.Module, criterion: Loss, loss: Any, metrics: dict[str, Any], data: Client, name: str) -> Scores:

@@ -22,6 +22,7 @@ from fedstride.core.rows import Vec
 from fedstride.data.describe import counted
 from fedstride.data.federation import Federation, Lazy
 from fedstride.training.history import History, Row, own_columns
+from fedstride.training.personal import PersonalModels, load_personal
 from fedstride.training.stop import larger_is_better
 
 SETTINGS = "settings.json"
@@ -59,6 +60,9 @@ class Run:
         best: the best round, for stop=fs.EarlyStopping(...).
         settings: the settings of the run, as text.
         source: the data, for run.report().
+        personal: each client's own model by number or name, for personal=, Ditto and buffers="local"; None without them,
+            and where they are out of reach: on Flower, and in followers of torchrun.
+        arguments: the arguments of fs.train(), for fs.personal_report(); empty for a loaded run.
 
     Example:
         >>> run = fs.train(nn.Linear(4, 3), "cross_entropy", clients, rounds=2)
@@ -77,6 +81,8 @@ class Run:
     best: Best | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     source: Source | None = field(default=None, compare=False)
+    personal: PersonalModels | None = None
+    arguments: dict[str, Any] = field(default_factory=dict, repr=False)
     reporter: ClassVar[Callable[[Run, Path], Path]]  # set by app/results.py: this layer does not know about reports
 
     def __repr__(self) -> str:
@@ -87,7 +93,7 @@ class Run:
         return {**self.__dict__, "source": None}
 
     def save(self, folder: str | Path) -> Path:
-        """Write model.safetensors, run.safetensors, history.jsonl and settings.json to a folder.
+        """Write model, training iterate, history and settings to a folder; the clients' own models too, if any.
 
         Args:
             folder: the folder, created if missing.
@@ -115,6 +121,8 @@ class Run:
         replace_file(folder / "history.jsonl", self.history.text())
         if self.settings:
             replace_file(folder / SETTINGS, json.dumps(self.settings, indent=2) + "\n")
+        if self.personal is not None:
+            self.personal.save(folder)
         return folder
 
     def report(self, folder: str | Path) -> Path:
@@ -241,14 +249,16 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
     described = isinstance(engine, dict) and isinstance(facts, dict)
     if x is None or x.dim() != 1 or not x.is_floating_point() or not described:
         raise Corrupt(f"load: {folder / 'run.safetensors'} does not contain the model of a run.")
+    own = own.eval()
     return Run(
-        own.eval(),
+        own,
         x,
         History(_rows(folder / "history.jsonl")),
         engine=engine,
         facts=facts,
         ended=str(about.get("ended", "finished")),
         settings=_settings(folder / SETTINGS),
+        personal=load_personal(folder, own),
     )
 
 

@@ -101,6 +101,7 @@ def identity(setup: Setup, x: Vec) -> dict[str, Any]:
         "data": _digest(task.clients),
         "buffers": task.buffers,
         "normalise": task.normalise or None,
+        "personal": None if task.personal is None else repr(task.personal),
         "precision": "bfloat16" if task.mixed else None,
         "oracle": _oracle(setup.clients.about()),
         "weights": seed_of(*map(str, task.weights)),

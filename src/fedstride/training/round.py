@@ -18,12 +18,14 @@ import torch
 from torch import Tensor
 
 from fedstride.algorithm.privacy import Privacy
+from fedstride.algorithm.sampling import Sampler
 from fedstride.core.normalise import INPUTS
 from fedstride.core.rows import State, Vec, dot, generator, norm, sq
 from fedstride.engine import Order, Reply
 from fedstride.engine.evaluation import Scores
 from fedstride.training.attempt import Attempt, FailedAttempt, relative_error
 from fedstride.training.history import Row
+from fedstride.training.personal import own_model, with_personal_entries
 from fedstride.training.setup import Setup
 from fedstride.training.state import TrainingState, read_out
 from fedstride.wire import Mean, send
@@ -70,6 +72,7 @@ def advance(setup: Setup, state: TrainingState, attempt: Attempt | None = None) 
     if a.privacy is not None:
         mean, private = release(setup, state, a.privacy, mean, attempt.number)
         attempt = replace(attempt, releases=attempt.releases + 1)
+    mean = with_personal_entries(mean, setup.task.personal, a)
     drift = dict(state.drift)
     if a.drift is not None:
         a.drift.absorb(mean.fields, mean.share, drift)
@@ -97,10 +100,15 @@ def advance(setup: Setup, state: TrainingState, attempt: Attempt | None = None) 
 def choose_cohort(setup: Setup, t: int, attempt: int) -> Cohort:
     """Draw the cohort of a round, sorted by work, longest first, so that no worker starts a long job last."""
     sizes, most = setup.sizes, setup.task.batch_size
-    again = () if attempt == 1 else (attempt,)
-    drawn = sorted(setup.sampler.draw(sizes, generator(setup.task.seed, t, "cohort", *again)))
+    drawn = drawn_clients(setup.sampler, sizes, setup.task.seed, t, attempt)
     cohort = [(client, setup.steps(t, client)) for client in drawn]
     return sorted(cohort, key=lambda one: -one[1] * min(sizes[one[0]], most or sizes[one[0]]))
+
+
+def drawn_clients(sampler: Sampler, sizes: Sequence[int], seed: int, t: int, attempt: int = 1) -> list[int]:
+    """Return the clients of a round, in their order in the federation."""
+    again = () if attempt == 1 else (attempt,)
+    return sorted(sampler.draw(sizes, generator(seed, t, "cohort", *again)))
 
 
 def broadcast_of(setup: Setup, state: TrainingState) -> State:
@@ -112,7 +120,8 @@ def broadcast_of(setup: Setup, state: TrainingState) -> State:
 def message_size(setup: Setup, state: TrainingState, broadcast: State) -> int:
     """Count the bytes that the server sends to each client of a cohort."""
     stats = len(state.stats) if setup.task.buffers == "average" else 0
-    return (len(state.x) + stats + sum(v.numel() for v in broadcast.values())) * state.x.element_size()
+    own = 0 if setup.task.personal is None else len(setup.task.personal.own)
+    return (len(state.x) - own + stats + sum(v.numel() for v in broadcast.values())) * state.x.element_size()
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,7 +258,15 @@ def evaluate(setup: Setup, after: TrainingState) -> Row:
     if not setup.tests or (done % setup.evaluate_every and done != setup.task.rounds):
         return dict.fromkeys(setup.task.metrics)
     output = read_out(setup.algorithm, after)
-    scores = [setup.clients.evaluate(output, after.stats, test, after.scaling) for test in setup.tests]
+    recall = setup.clients.recall() if setup.task.personal is not None else None
+    scores = []
+    for client, test in enumerate(setup.tests):
+        x, stats = (
+            (output, after.stats)
+            if recall is None
+            else own_model(setup.task.personal, output, after.stats, recall(client))
+        )
+        scores.append(setup.clients.evaluate(x, stats, test, after.scaling))
     return test_columns(scores, setup.task.metrics)
 
 

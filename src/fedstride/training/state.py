@@ -22,6 +22,7 @@ from fedstride.engine import Contents
 from fedstride.training import checkpoint
 from fedstride.training.choices import settings_of
 from fedstride.training.history import History
+from fedstride.training.personal import STATS, PersonalModels, own_parameters
 from fedstride.training.result import Best, Run, Source
 from fedstride.training.setup import Setup
 from fedstride.wire import feedback
@@ -100,7 +101,26 @@ def run_of(setup: Setup, state: TrainingState, ended: str = "finished") -> Run:
         best,
         settings_of(setup, len(state.x)),
         Source(setup.task.clients, setup.task.loss),
+        personal_models(setup, model),
     )
+
+
+def personal_models(setup: Setup, model: nn.Module) -> PersonalModels | None:
+    """Return the clients' own models, None if they have none or if this process does not know them."""
+    task = setup.task
+    where, parameters = own_parameters(setup.algorithm, task.personal, task.model)
+    buffers = task.moving if task.buffers == "local" else ()
+    recall = setup.clients.recall() if parameters or buffers else None
+    if recall is None:
+        return None
+    look, inside = recall, "model." if isinstance(model, Normalised) else ""
+
+    def own(client: int) -> State:
+        memory = look(client)
+        return {name: memory[key] for name, key in (("values", where), (STATS, STATS)) if key in memory}
+
+    named, moving = (tuple(f"{inside}{name}" for name in kind) for kind in (parameters, buffers))
+    return PersonalModels(model, named, moving, own, len(task.clients), tuple(task.clients.names))
 
 
 def exported(setup: Setup, state: TrainingState, parameters: Vec, stats: Vec) -> nn.Module:

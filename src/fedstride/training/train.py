@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,73 +19,30 @@ from fedstride.client.exchange import exchanges
 from fedstride.client.local import LocalOptions
 from fedstride.core import losses
 from fedstride.core.batch import targets_of
-from fedstride.core.errors import InvalidInput, Unsaved, tell
+from fedstride.core.errors import InvalidInput, tell
 from fedstride.core.losses import Loss
 from fedstride.core.model import Replica
-from fedstride.core.rows import Vec
 from fedstride.data.clients import Collate
 from fedstride.data.federation import Federation, Lazy, federation
 from fedstride.engine import Engine, Task
 from fedstride.engine import engine as engine_of
-from fedstride.engine.local import one_thread
 from fedstride.training import validate
 from fedstride.training.checkpoint import Checkpoints, locked
 from fedstride.training.choices import choices, surprise
 from fedstride.training.guard import Guard
-from fedstride.training.history import Row
+from fedstride.training.personal import personal_of
 from fedstride.training.probe import Probed
 from fedstride.training.progress import shown_in_python
 from fedstride.training.result import Run
-from fedstride.training.resume import Recorder
-from fedstride.training.retry import complete_round
-from fedstride.training.scaling import measure_inputs
+from fedstride.training.rounds import Callbacks, Event, follow, lead
 from fedstride.training.setup import Setup, task_of
-from fedstride.training.state import (
-    TrainingState,
-    exported,
-    initial_state,
-    is_over,
-    pack,
-    read_out,
-    remember_best,
-    run_of,
-    unpack,
-)
-from fedstride.training.stop import STOP, EarlyStopping, interrupts_return
+from fedstride.training.state import initial_state
+from fedstride.training.stop import EarlyStopping
 from fedstride.training.validate import LocalSteps
 
+OF_THE_CALLER = ("test", "engine", "checkpoint", "callbacks", "progress")  # depend on where a run takes place
 Count = Annotated[int, Ge(1)]
 Positive = Annotated[float, Gt(0)]
-Callbacks = Sequence[Callable[["Event"], object]]
-
-
-@dataclass(frozen=True)
-class Event:
-    """The argument of a callback, which is called before the first round (round 0) and after each round.
-
-    Args:
-        round: number of finished rounds.
-        x: the training iterate, flat, in the order of the trainable model.parameters().
-        metrics: the round's row of the history. What a callback adds to it is in the history.
-        make: makes the model.
-
-    Example:
-        >>> def show(event):
-        ...     event.metrics["length"] = float(event.x.norm())
-        >>> run = fs.train(nn.Linear(4, 3), "cross_entropy", clients, rounds=2, callbacks=[show])
-        >>> len(run.history["length"])
-        2
-    """
-
-    round: int
-    x: Vec
-    metrics: Row
-    make: Callable[[], nn.Module] = field(default=nn.Identity, repr=False)
-
-    @property
-    def model(self) -> nn.Module:
-        """The model that fs.train() would return now."""
-        return self.make()
 
 
 def train(
@@ -112,6 +68,8 @@ def train(
     weight_decay: Annotated[float, Ge(0)] = 0.0,
     clip_norm: Positive | None = None,
     buffers: Literal["average", "local", "frozen"] = "average",
+    personal: str | Sequence[str] | None = None,
+    personal_steps: Annotated[int, Ge(0)] = 0,
     device: str | torch.device | None = None,
     precision: str | None = None,
     readout: Literal["server", "last", "average"] | None = None,
@@ -155,6 +113,10 @@ def train(
         clip_norm: largest norm of a local gradient, before any drift correction.
         buffers: BatchNorm's statistics: "average" over clients, "local" to each client, or "frozen". With "local" the
             returned model keeps the initial ones.
+        personal: patterns of the names of parameters that stay with their client, such as ["head.*"] (FedPer). They are not
+            sent; run.personal has each client's model. run.model keeps their initial values.
+        personal_steps: local steps on the personal parameters alone, before `local_steps` on the shared ones alone (FedRep).
+            0 = all are trained together.
         device: where to train; None = where the model is.
         precision: None = the model's own; "bfloat16" = mixed precision in forward and backward passes. On a CPU it is
             tried in a child process first (2 seconds).
@@ -169,7 +131,7 @@ def train(
         progress: True = show a progress bar; None = only on a terminal or in a notebook.
 
     Returns:
-        The Run: run.model, run.x, run.history and run.best. After Ctrl-C it is the run so far: run.ended is "interrupted".
+        The Run: run.model, run.x, run.history, run.best and run.personal. After Ctrl-C it is the run so far: run.ended is "interrupted".
 
     Raises:
         InvalidInput: an argument is invalid, or the checkpoint is another run's.
@@ -183,6 +145,7 @@ def train(
         >>> len(run.history["train_loss"])
         10
     """
+    arguments = {name: value for name, value in locals().items() if name not in OF_THE_CALLER}
     chosen = validate.algorithm_of(algorithm)
     if readout is not None:
         chosen = replace(chosen, readout=readout)
@@ -207,6 +170,8 @@ def train(
     given: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "rounds": rounds, "buffers": buffers}
     given |= {"model": model, "loss": probed.loss, "clients": probed.clients, "normalise": normalise, "mixed": mixed}
     given |= {"weights": validate.weights_of(weights, federated.sizes), "metrics": wanted, "plain": probed.plain}
+    split = personal_of(personal, personal_steps, chosen, model, stop)
+    given |= {"personal": split, "tests": probed.tests}
     kept = {} if when is None else {"folder": when.path / "clients", "keep": when.keep}
     task = task_of(chosen, probed, {**given, **kept})
     steps = validate.steps_of(local_steps, epochs, batch_size, federated.sizes)
@@ -217,15 +182,15 @@ def train(
     if where.leads and (odd := surprise(local_steps, epochs, batch_size, chosen.gradient.batches, federated.sizes)):
         tell(odd)
     with nullcontext() if when is None else locked(when.path):
-        at_work = where.open(task, exchanges(chosen, options, normalise), chosen.memory)
+        at_work = where.open(task, exchanges(chosen, options, normalise), lambda x: chosen.memory(x, split))
         setup = Setup(chosen, options, task, at_work, cohorts, steps, probed.tests, evaluate_every, guard, stop, facts)
         replica = Replica(model, probed.moving)
         start = initial_state(chosen, replica.row(), replica.stats())
         if not where.leads:
-            return _follow(setup, start)
+            return replace(follow(setup, start), arguments=arguments)
         name = chosen.name or type(chosen.step).__name__
         with shown_in_python(progress, name, rounds, choices(setup)) as show:
-            return _lead(setup, start, when, [*callbacks, *show])
+            return replace(lead(setup, start, when, [*callbacks, *show]), arguments=arguments)
 
 
 def _placed(model: nn.Module, device: str | torch.device | None) -> nn.Module:
@@ -273,97 +238,3 @@ def _facts(
         if apart and not private:  # the clients' inputs are not released
             facts["scales"] = apart
     return facts
-
-
-def _lead(setup: Setup, state: TrainingState, when: Checkpoints | None, callbacks: Callbacks) -> Run:
-    """Run the rounds, in the process that holds the state."""
-    recorder, outcome = None if when is None else Recorder(setup, when, state), None
-    ended = "finished"
-    try:
-        if recorder is not None:
-            state = recorder.resume()
-            _check_rounds(setup, state, recorder)
-        try:
-            if setup.task.normalise and state.scaling is None:
-                with one_thread():
-                    state = measure_inputs(setup, state)
-            if state.round == 0 and _asked_to_stop(setup, state, {"round": 0}, callbacks):
-                ended = "stopped"
-            while ended == "finished" and state.round < setup.task.rounds and not is_over(setup, state):
-                with _saved_when_it_fails(recorder, state), one_thread():
-                    after, row = complete_round(setup, state)
-                # Not under the save: a failure from here to the assignment may leave the clients' memory one round
-                # ahead of the state, and the two must not be saved together.
-                setup.clients.commit()
-                state = after
-                with _saved_when_it_fails(recorder, state):
-                    if _asked_to_stop(setup, state, row, callbacks):
-                        ended = "stopped"
-                state = remember_best(setup, _amended(state, row))
-                if recorder is not None and (recorder.due(state) or ended != "finished"):
-                    recorder.save(state)
-            if is_over(setup, state):
-                ended = "stopped"
-        except KeyboardInterrupt:
-            if not interrupts_return():
-                raise
-            setup.clients.discard()
-            ended = "interrupted"
-            tell(f"interrupted in round {state.round + 1}; returning the run so far, of {state.round} rounds.")
-        outcome = pack(state)
-        return run_of(setup, state, ended)
-    except Unsaved as error:
-        error.run = run_of(setup, state)
-        raise
-    finally:
-        setup.clients.close(outcome)
-
-
-def _check_rounds(setup: Setup, state: TrainingState, recorder: Recorder) -> None:
-    if state.round > setup.task.rounds:
-        raise InvalidInput(
-            f"rounds={setup.task.rounds}, and the checkpoint in {recorder.when.path} has {state.round} rounds already; "
-            "ask for at least as many, or use another folder."
-        )
-
-
-def _asked_to_stop(setup: Setup, state: TrainingState, row: Row, callbacks: Callbacks) -> bool:
-    """Call the callbacks, and return whether one of them asks to end the run."""
-    event = Event(
-        state.round,
-        state.x.clone(),
-        row,
-        lambda: exported(setup, state, read_out(setup.algorithm, state), state.stats),
-    )
-    return any([callback(event) is STOP for callback in callbacks])
-
-
-def _amended(state: TrainingState, row: Row) -> TrainingState:
-    """Return the state with what callbacks added to the row of the last round."""
-    if row == state.history[-1]:
-        return state
-    for name, value in row.items():
-        try:
-            json.dumps(value)
-        except (TypeError, ValueError) as error:
-            raise InvalidInput(
-                f"callbacks: event.metrics[{name!r}] is a {type(value).__name__}; expected a number, or a list of numbers."
-            ) from error
-    return replace(state, history=state.history.amended(row))
-
-
-def _follow(setup: Setup, state: TrainingState) -> Run:
-    """Work for the process that leads until the run is over, and return the same run."""
-    tensors, facts = setup.clients.follow(setup.tests[0] if setup.tests else None)  # type: ignore[attr-defined]
-    return run_of(setup, unpack(state, tensors, facts, "the process of rank 0"))
-
-
-@contextmanager
-def _saved_when_it_fails(recorder: Recorder | None, state: TrainingState) -> Iterator[None]:
-    """Save the finished rounds on an error or an interrupt, even if saves are rare."""
-    try:
-        yield
-    except (Exception, KeyboardInterrupt):
-        if recorder is not None and recorder.lacks(state):
-            recorder.save(state)
-        raise

@@ -26,6 +26,7 @@ from fedstride.core.scores import Metric, computed, resolve
 from fedstride.engine import Task, processor
 from fedstride.training.guard import Guard
 from fedstride.training.history import COLUMNS
+from fedstride.training.personal import check_tests
 from fedstride.training.probe import Probed, found_elsewhere, tests_of, try_out
 from fedstride.training.scales import look_at_scales
 from fedstride.training.stop import EarlyStopping
@@ -186,7 +187,8 @@ def fits(
         positive("train", clip_norm=options.clip_norm)
     if task.buffers not in BUFFERS:
         raise InvalidInput(f"buffers={task.buffers!r} is unknown; {nearest(str(task.buffers), BUFFERS)}")
-    if task.buffers == "local" and task.moving and tested:
+    check_tests(task)
+    if task.buffers == "local" and task.moving and tested and task.personal is None:
         raise Refused(
             'buffers="local" with test=: the statistics stay with the clients, so the returned model has none to be tested '
             'with. Leave test out, or use buffers="average".'

@@ -27,6 +27,7 @@ from fedstride.core.files import replace_file
 from fedstride.engine.torchrun import Torchrun, launched
 from fedstride.engine.torchrun.process_group import LEADER, Link
 from fedstride.training.history import Row
+from fedstride.training.personal_report import personal_report
 from fedstride.training.progress import line, shown
 
 Task = Annotated[str, typer.Argument(help=f"One of {', '.join(TASKS)}.")]
@@ -49,6 +50,10 @@ def run(
     settings: Settings = [],  # noqa: B006 (typer reads it)
     out: Out = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the folder's checkpoint.")] = False,
+    alone: Annotated[
+        bool,
+        typer.Option("--alone", help="Also train every client alone; the report says who gains by the federation."),
+    ] = False,
     quiet: Quiet = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print only one JSON line per round.")] = False,
     print_config: Annotated[
@@ -63,7 +68,7 @@ def run(
             return
         folder = out or _new_folder(f"{chosen.task}-{chosen.algorithm['name']}")
         mode = "json" if as_json else "quiet" if quiet else "live"
-        finished = _one(chosen, folder, resume, mode)
+        finished = _one(chosen, folder, resume, mode, alone=alone)
         if finished and not as_json:
             typer.echo(f"{finished}\nreport: {folder / 'report.html'}")
 
@@ -122,7 +127,9 @@ def report(folder: Annotated[Path, typer.Argument(help="Folder written by run or
         typer.echo(write(folder))
 
 
-def _one(config: Config, folder: Path, resume: bool, mode: str, title: str | None = None) -> str | None:
+def _one(
+    config: Config, folder: Path, resume: bool, mode: str, title: str | None = None, alone: bool = False
+) -> str | None:
     """Run one job in its folder. Return its summary, or None in a process that does not lead."""
     from fedstride.app import run_folder
     from fedstride.app.report import write
@@ -148,11 +155,14 @@ def _one(config: Config, folder: Path, resume: bool, mode: str, title: str | Non
     console = Console(stderr=mode == "json")
     try:
         with shown(title, config.training.rounds, mode, console) as show, stop_after_round() as stop:
-            result = run_folder.execute(run_folder.prepare(config), folder, [show, stop])
+            job = run_folder.prepare(config)
+            result = run_folder.execute(job, folder, [show, stop])
     except Stopped:
         again = f"fedstride run --config {folder / run_folder.CONFIG} --out {folder} --resume"
         typer.echo(f"{title}: stopped; the last round is saved. Continue with: {again}", err=True)
         raise typer.Exit(130) from None
+    if alone:
+        personal_report(result, job.own_tests).save(folder)
     write(folder)
     return f"{title}: {line(result.history[-1])}"
 

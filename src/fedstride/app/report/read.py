@@ -30,6 +30,7 @@ class Record:
     config_text: str = ""
     environment: dict[str, Any] = field(default_factory=dict)
     clients: dict[str, Any] = field(default_factory=dict)
+    personal: dict[str, Any] = field(default_factory=dict)  # what fs.personal_report() found
 
     def column(self, name: str) -> Series:
         """Return the values of all rounds; None for missing values."""
@@ -115,7 +116,8 @@ def _record(folder: Path, algorithm: str = "", seed: int | None = None) -> Recor
     path = folder / "history.jsonl"
     rows = [_steps(_object(f"{path}, line {i},", line)) for i, line in enumerate(_text(path).splitlines(), 1)]
     environment = _json(folder / "environment.json")
-    return Record(folder.resolve().name, rows, algorithm, seed, config, text, environment, _clients(folder))
+    name, personal = folder.resolve().name, _personal(folder)
+    return Record(name, rows, algorithm, seed, config, text, environment, _clients(folder), personal)
 
 
 def _config(folder: Path) -> tuple[dict[str, Any], str]:
@@ -150,6 +152,19 @@ def _clients(folder: Path) -> dict[str, Any]:
     if any(len(row) != len(classes) for row in labels) or not all(map(_is_count, counts)):
         raise InvalidInput(f"report: {path}: 'labels' is invalid: expected one count per class and client.")
     return {**found, "classes": [str(name) for name in classes]}
+
+
+def _personal(folder: Path) -> dict[str, Any]:
+    """Read personal.json: the scores of every client alone, with the shared model, and personalised."""
+    path = folder / "personal.json"
+    found = _json(path)
+    if not found:
+        return {}
+    rows, names = found.get("rows"), ("alone", "shared", "personalised", "gain")
+    whole = isinstance(rows, list) and rows and all(isinstance(row, dict) and "client" in row for row in rows)
+    if not whole or any(_number(row.get(name)) is None for row in rows for name in names):  # type: ignore[union-attr]
+        raise InvalidInput(f"report: {path}: 'rows' is invalid: expected the scores of each client.")
+    return {"metric": str(found.get("metric")), "rows": rows}
 
 
 def _is_count(value: Any) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from fedstride.app.report import charts, theme
+from fedstride.app.report import charts, gains, theme
 from fedstride.app.report.builder import PRINTED, build
 from fedstride.app.report.chart import Chart, percent
 from fedstride.app.report.charts import means
@@ -40,7 +40,7 @@ def write(folder: str | Path) -> Path:
 
 def page_of(template: str, shown: list[Chart], axes: dict[str, Any], **words: Any) -> str:
     """Return a page whose charts can be drawn over each of AXES; axes: their values by run."""
-    blank: dict[str, Any] = {"numbers": [], "table": None, "legend": [], "records": [], "constants": {}}
+    blank: dict[str, Any] = {"numbers": [], "table": None, "gains": None, "legend": [], "records": [], "constants": {}}
     data = {"x": axes, "axes": AXES, "printed": {**PRINTED, "height": 240}}  # three charts to a printed page
     return build(template, shown, data=data, axes=AXES, **{**blank, **words})
 
@@ -55,8 +55,9 @@ def words_of(run: Record) -> dict[str, Any]:
     return {
         "title": f"{name} on {task}" if name and task else name or run.name,
         "subtitle": [fact for fact in facts if fact and fact != task],
-        "shown": charts.of_run(run),
+        "shown": [*charts.of_run(run), *gains.charts_of(run.personal)],
         "axes": {"0": run.axes()},
+        "gains": gains.table_of(run.personal),
         "numbers": _numbers(run),
         "constants": {title: f"{value:.4g}" for title, value in charts.constants(run).items()},
         "records": [run],

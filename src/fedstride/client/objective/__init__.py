@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from fedstride.client.objective.ditto import Ditto
 from fedstride.client.objective.feddyn import FedDynObjective
 from fedstride.client.objective.fedsplit import FedSplitProx
 from fedstride.client.objective.moon import Moon
@@ -12,11 +13,14 @@ from fedstride.client.objective.proximal import Proximal
 from fedstride.client.objective.terms import Terms
 from fedstride.core.rows import Rows, State, Vec
 
-__all__ = ["FedDynObjective", "FedSplitProx", "Moon", "Objective", "Plain", "Proximal", "Terms"]
+__all__ = ["Ditto", "FedDynObjective", "FedSplitProx", "Moon", "Objective", "Plain", "Proximal", "Terms"]
 
 
 class Objective(Protocol):
-    """A local objective."""
+    """A local objective. With personal=, x has a row for each client, with the client's own parameters in it.
+
+    One that declares `trains_own` also has own_terms(x, memory) -> Terms, for a second model of each client, memory["own"].
+    """
 
     def memory(self, x: Vec) -> State:
         """Return the initial memory of a client."""

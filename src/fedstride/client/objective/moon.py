@@ -63,14 +63,14 @@ class _Contrast:
 
     mu: float
     temperature: float
-    x: Vec
+    x: Vec | Rows
     previous: Rows
 
     def others(self, replica: Replica, row: int, inputs: Tree) -> tuple[Tensor, ...]:
         replica.module.eval()
         found = []
         with torch.no_grad():
-            for model in (self.x, self.previous[row]):
+            for model in (self.x if self.x.dim() == 1 else self.x[row], self.previous[row]):
                 replica.bind(model)
                 found.append(called(replica.module.features, inputs).flatten(1))  # type: ignore[arg-type]
         replica.train()

@@ -19,8 +19,10 @@ class Terms:
     center: Tensor | None = None
     linear: Rows | None = None
     contrast: Contrast | None = None
+    moves: Tensor | None = None  # 1 for entries that local steps change, 0 for frozen ones; None: all change
 
     @property
     def plain(self) -> bool:
         """True if no term is added and local steps start at x."""
-        return not self.curvature and self.start is None and self.linear is None and self.contrast is None
+        other = self.start is not None or self.moves is not None
+        return not (self.curvature or other or self.linear is not None or self.contrast is not None)

@@ -74,7 +74,8 @@ class FlowerClients:
         if engine.secure is not None:
             statistics = len(self.replica.stats()) if task.buffers == "average" else 0
             kinds = [kind for kind in exchanges if kind != MOMENTS]  # checked by the nodes
-            uploads = [layout(engine.algorithm, kind, self.replica.shapes, statistics)[0] for kind in kinds]
+            shapes, own = self.replica.shapes, task.personal
+            uploads = [layout(engine.algorithm, kind, shapes, statistics, personal=own)[0] for kind in kinds]
             secure.check(engine.secure, engine.algorithm, uploads, len(task.clients))
         found = engine.nodes.found
         self.found, self.features = records.found_text(found), found.features
@@ -111,12 +112,13 @@ class FlowerClients:
     def layout(self, order: Order) -> tuple[dict[str, int], tuple[str, ...]]:
         """Return the fields and metrics of an upload: see client.exchange.layout."""
         statistics = len(order.stats) if self.task.buffers == "average" else 0
-        return layout(self.engine.algorithm, order.kind, self.replica.shapes, statistics, self.features)
+        shapes, own = self.replica.shapes, self.task.personal
+        return layout(self.engine.algorithm, order.kind, shapes, statistics, self.features, own)
 
     def messages(self, order: Order, positions: Sequence[int]) -> list[Message]:
         """Return the messages to the clients at some positions of the cohort."""
         known = order.kind != next(iter(self.exchanges))  # the round's first exchange has sent the model
-        shared, keep, messages = records.ordered(order, known), self._name(order), []
+        shared, keep, messages = records.ordered(order, known, self.task.personal), self._name(order), []
         for client, steps in (order.cohort[position] for position in positions):
             base = self.staged.get(client, self.kept.get(client, ""))
             names = {base, self.kept.get(client, ""), *(held.get(client, "") for held in self.held)}
@@ -189,6 +191,9 @@ class FlowerClients:
                 return replica(inputs), targets
 
         return score(self.task.loss, self.task.metrics, [outputs(index) for index in evaluation_parts(len(test))])
+
+    def recall(self) -> None:
+        """Return None: the clients' memory stays at their nodes."""
 
     def state(self) -> dict[str, Tensor]:
         """Return the names of the clients' memory, for this checkpoint and the kept ones before it."""

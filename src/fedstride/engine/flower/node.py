@@ -20,7 +20,10 @@ from fedstride.algorithm import Algorithm
 from fedstride.algorithm.sampling import sampler
 from fedstride.client.exchange import MOMENTS, Upload, exchanges
 from fedstride.client.local import LocalOptions
+from fedstride.client.personal import Personal
 from fedstride.core.errors import FedstrideError, InvalidInput, Refused
+from fedstride.core.model import Replica
+from fedstride.core.rows import Vec
 from fedstride.data.federation import Federation, Found
 from fedstride.engine.flower import records, secure
 from fedstride.engine.flower.memory import FOLDER, Memory
@@ -30,6 +33,7 @@ from fedstride.engine.local import one_thread
 from fedstride.engine.protocol import Order, Task
 from fedstride.engine.worker import Worker
 from fedstride.training import validate
+from fedstride.training.personal import personal_of
 from fedstride.training.probe import Probed, described_sample
 from fedstride.training.setup import task_of
 from fedstride.wire.secure import Layout
@@ -107,9 +111,18 @@ class Station:
     def normalise(self) -> bool:
         return validate.normalise_of(self.given["normalise"], self.algorithm, self.model)
 
+    @cached_property
+    def personal(self) -> Personal | None:
+        return personal_of(self.given["personal"], self.given["personal_steps"], self.algorithm, self.model)
+
+    def whole(self, x: Vec) -> Vec:
+        """Return the model that an order is about, which has no personal entries."""
+        return x if self.personal is None else self.personal.whole(x, Replica(self.model).row())
+
     def task(self, found: Found) -> Task:
         own = {"model": self.model, "loss": self.probed.loss, "clients": self.probed.clients, "weights": (1.0,)}
-        return task_of(self.algorithm, found, {**self.given, **own, "mixed": self.mixed, "metrics": {}})
+        own |= {"mixed": self.mixed, "metrics": {}, "personal": self.personal}
+        return task_of(self.algorithm, found, {**self.given, **own})
 
     @cached_property
     def probed(self) -> Probed:
@@ -163,8 +176,8 @@ def perform(
     files = Memory(Path(str(here.node.get("memory", FOLDER))), errand.token, client)
     kept, round = files.read(errand.base) if errand.base else ({}, order.round)
     x, statistics = kept.pop(MODEL, order.x).to(device), kept.pop(STATISTICS, order.stats).to(device)
-    order = order if len(order.x) else replace(order, x=x)
-    fresh = here.algorithm.memory(order.x) if kind != MOMENTS else {}
+    order = replace(order, x=here.whole(order.x) if len(order.x) else x)
+    fresh = here.algorithm.memory(order.x, here.personal) if kind != MOMENTS else {}
     memory = {name: v.to(device) for name, v in kept.items() if round == order.round or name in fresh} or fresh
     upload, moved = worker(project, errand.settings, node, errand.found).work(
         order,
@@ -173,7 +186,7 @@ def perform(
         {name: v[None] for name, v in memory.items()},
         statistics[None] if len(order.stats) else None,
     )
-    state = secure.remembered(upload, sums, memory)
+    state = secure.remembered(upload, sums, memory, here.personal)
     if moved is not None:
         state[STATISTICS] = moved[0]
     if kind == "gradients":

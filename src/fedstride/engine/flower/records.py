@@ -13,6 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
 from fedstride.client.exchange import Upload
+from fedstride.client.personal import Personal
 from fedstride.core.errors import FedstrideError, InvalidInput
 from fedstride.core.rows import State, sq
 from fedstride.data.federation import Found
@@ -55,9 +56,12 @@ def tensors(record: ArrayRecord) -> State:
     }
 
 
-def ordered(order: Order, known: bool) -> dict[str, ArrayRecord]:
-    """Return the records of an order that all clients share; known: whether they already have the model."""
-    x = order.x[:0] if known else order.x
+def ordered(order: Order, known: bool, personal: Personal | None = None) -> dict[str, ArrayRecord]:
+    """Return the records of an order that all clients share; known: whether they already have the model.
+
+    Personal entries are not sent: nodes have their own, and the initial ones from the model that they build.
+    """
+    x = order.x[:0] if known else order.x if personal is None else personal.cut(order.x)
     return {"model": arrays({"x": x, "stats": order.stats}), "broadcast": arrays(order.broadcast)}
 
 

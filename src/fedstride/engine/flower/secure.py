@@ -15,6 +15,7 @@ from torch import Tensor
 from fedstride.algorithm import Algorithm
 from fedstride.algorithm.text import NOTHING, parse_setting, split
 from fedstride.client.exchange import MOMENTS, Upload
+from fedstride.client.personal import Personal
 from fedstride.core.errors import InvalidInput, Refused, tell
 from fedstride.core.rows import State, Vec, sq
 from fedstride.engine.flower import records
@@ -153,7 +154,7 @@ def encoded(upload: Upload, layout: Layout | MomentSum, weight: float) -> Tensor
     return layout.encode(fields, {name: float(v) for name, v in upload.metrics.items()}, weight)
 
 
-def remembered(upload: Upload, layout: Layout | None, before: State) -> State:
+def remembered(upload: Upload, layout: Layout | None, before: State, personal: Personal | None = None) -> State:
     """Return the client's memory after an upload.
 
     In a secure sum, it stays as before if the upload was not finite, and a clipped control is remembered as sent.
@@ -166,5 +167,6 @@ def remembered(upload: Upload, layout: Layout | None, before: State) -> State:
         return before
     if "control" in fields and "control" in memory:
         sent: Vec = layout.shorten({"control": fields["control"]})[0]["control"]
-        memory["control"] = memory["control"] + (sent - fields["control"])
+        less = sent - fields["control"]
+        memory["control"] = memory["control"] + (less if personal is None else personal.whole(less))
     return memory

@@ -22,7 +22,7 @@ from fedstride.training import validate
 from fedstride.training.guard import Guard
 from fedstride.training.progress import line
 from fedstride.training.result import Run
-from fedstride.training.train import Event
+from fedstride.training.rounds import Event
 
 DEADLINE = 600  # seconds that an exchange, or waiting for the nodes, may take
 

@@ -26,7 +26,7 @@ from fedstride.core.model import Replica
 from fedstride.core.rows import State, Vec
 from fedstride.engine.evaluation import Scores, evaluation_parts, score
 from fedstride.engine.local import Answer, Local, LocalClients, cores, replied
-from fedstride.engine.protocol import Contents, Order, Reply, Task
+from fedstride.engine.protocol import Contents, Order, Recall, Reply, Task
 from fedstride.engine.torchrun.process_group import LEADER, Link
 from fedstride.wire import Aggregator, Node
 
@@ -122,8 +122,20 @@ class TorchrunClients:
         if not self.task.plain:  # messages hold single tensors
             return self.local.evaluate(x, stats, test, scaling)
         told = {} if scaling is None else {"scaling": scaling}
-        self.link.send({"do": "evaluate"}, {"x": x, "stats": stats, **told})
+        number = next(i for i, one in enumerate(self.task.tests) if one is test)
+        self.link.send({"do": "evaluate", "test": number}, {"x": x, "stats": stats, **told})
         return score(self.task.loss, self.task.metrics, self._outputs(x, stats, test, scaling))
+
+    def recall(self) -> Recall | None:
+        if self.link.rank != LEADER:
+            return None
+        if self.remembers:
+            self.link.send({"do": "recall"})
+        found: dict[int, State] = {}
+        for key, v in self._recall().items():
+            _, client, name = key.split("/", 2)
+            found.setdefault(int(client), {})[name] = v
+        return lambda client: found.get(client, {})
 
     def state(self) -> dict[str, Tensor]:
         if self.unsaved:
@@ -146,7 +158,7 @@ class TorchrunClients:
             self.link.finish()
         self.local.close()
 
-    def follow(self, test: Samples | None) -> Contents:
+    def follow(self) -> Contents:
         """Follow the leader until the run ends, and return its outcome."""
         while True:
             facts, tensors = self.link.receive()
@@ -160,8 +172,10 @@ class TorchrunClients:
                 case "discard":
                     self._discard()
                 case "evaluate":
-                    assert test is not None, "the leader has a test set, but this process has none"
+                    test = self.task.tests[facts["test"]]
                     self._outputs(tensors["x"], tensors["stats"], test, tensors.get("scaling"))
+                case "recall":
+                    self._recall()
                 case "collect":
                     self._collect(facts["clients"])
                 case "restored":
@@ -229,6 +243,15 @@ class TorchrunClients:
                 self.local.stage(unpack(data, "a message from another process")[0])
         if self.link.rank == LEADER:
             self.local.commit()
+
+    def _recall(self) -> State:
+        """Return the memory of all clients, at the leader."""
+        holder, found = {**self.holder, **self.staged}, State()
+        mine = [c for c, rank in holder.items() if rank == self.link.rank and self.local.remembers(c)]
+        sent = {k: v for c in mine for k, v in self.local.memory(c).items()}
+        for data in self.link.gather(pack(sent, {})) if self.remembers else ():
+            found |= unpack(data, "a message of another process")[0] if data else {}
+        return found
 
     def _restored(self, clients: Sequence[int]) -> None:
         self.holder = dict.fromkeys(clients, LEADER)

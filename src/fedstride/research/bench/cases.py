@@ -16,7 +16,7 @@ from fedstride.algorithm.text import NOTHING
 from fedstride.core.files import replace_file
 from fedstride.core.message import pack
 from fedstride.research.bench.overhead import BATCH, STEPS, cnn
-from fedstride.training.train import Event
+from fedstride.training.rounds import Event
 
 LOSS = "cross_entropy"
 SIZES = (120, 75, 90, 60)  # samples per client

@@ -35,7 +35,7 @@ from fedstride.engine.local import one_thread
 from fedstride.engine.protocol import Order
 from fedstride.research.bench.cases import LOSS, CaseTiming, Digits, Models, Square, case_of, keep, settings
 from fedstride.research.bench.launch import APP, ENDED, JOB
-from fedstride.training.train import Event
+from fedstride.training.rounds import Event
 from fedstride.wire import WeightedMean
 
 POLL = 0.02  # seconds between polls for replies, in the app without fedstride

@@ -30,7 +30,8 @@ from fedstride.research.bench.cases import LOSS, CaseTiming, Square
 from fedstride.research.bench.engines import EngineFailed
 from fedstride.research.bench.launch import JOB, PATIENCE, Launched, missing
 from fedstride.research.bench.speed import Say, machine
-from fedstride.training.train import Event, train
+from fedstride.training.rounds import Event
+from fedstride.training.train import train
 from fedstride.wire import WeightedMean
 
 MODULE = "fedstride.research.bench.wire"

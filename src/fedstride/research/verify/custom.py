@@ -28,7 +28,8 @@ from fedstride.research.verify.law import Measured, Measurement
 from fedstride.research.verify.problems import LeastSquares
 from fedstride.server import DAdaptation, DoG, Prodigy
 from fedstride.training.result import Run
-from fedstride.training.train import Event, train
+from fedstride.training.rounds import Event
+from fedstride.training.train import train
 
 SIZES = (12, 9, 14, 10, 8, 13)
 

@@ -1,0 +1,148 @@
+"""The rounds of a run: callbacks, checkpoints, early stopping and Ctrl-C around training.retry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from torch import nn
+
+from fedstride.core.errors import InvalidInput, Unsaved, tell
+from fedstride.core.rows import Vec
+from fedstride.engine.local import one_thread
+from fedstride.training.checkpoint import Checkpoints
+from fedstride.training.history import Row
+from fedstride.training.result import Run
+from fedstride.training.resume import Recorder
+from fedstride.training.retry import complete_round
+from fedstride.training.scaling import measure_inputs
+from fedstride.training.setup import Setup
+from fedstride.training.state import TrainingState, exported, is_over, pack, read_out, remember_best, run_of, unpack
+from fedstride.training.stop import STOP, interrupts_return
+
+Callbacks = Sequence[Callable[["Event"], object]]
+
+
+@dataclass(frozen=True)
+class Event:
+    """The argument of a callback, which is called before the first round (round 0) and after each round.
+
+    Args:
+        round: number of finished rounds.
+        x: the training iterate, flat, in the order of the trainable model.parameters().
+        metrics: the round's row of the history. What a callback adds to it is in the history.
+        make: makes the model.
+
+    Example:
+        >>> def show(event):
+        ...     event.metrics["length"] = float(event.x.norm())
+        >>> run = fs.train(nn.Linear(4, 3), "cross_entropy", clients, rounds=2, callbacks=[show])
+        >>> len(run.history["length"])
+        2
+    """
+
+    round: int
+    x: Vec
+    metrics: Row
+    make: Callable[[], nn.Module] = field(default=nn.Identity, repr=False)
+
+    @property
+    def model(self) -> nn.Module:
+        """The model that fs.train() would return now."""
+        return self.make()
+
+
+def lead(setup: Setup, state: TrainingState, when: Checkpoints | None, callbacks: Callbacks) -> Run:
+    """Run the rounds, in the process that holds the state."""
+    recorder, outcome = None if when is None else Recorder(setup, when, state), None
+    ended = "finished"
+    try:
+        if recorder is not None:
+            state = recorder.resume()
+            _check_rounds(setup, state, recorder)
+        try:
+            if setup.task.normalise and state.scaling is None:
+                with one_thread():
+                    state = measure_inputs(setup, state)
+            if state.round == 0 and _asked_to_stop(setup, state, {"round": 0}, callbacks):
+                ended = "stopped"
+            while ended == "finished" and state.round < setup.task.rounds and not is_over(setup, state):
+                with _saved_when_it_fails(recorder, state), one_thread():
+                    after, row = complete_round(setup, state)
+                # Not under the save: a failure from here to the assignment may leave the clients' memory one round
+                # ahead of the state, and the two must not be saved together.
+                setup.clients.commit()
+                state = after
+                with _saved_when_it_fails(recorder, state):
+                    if _asked_to_stop(setup, state, row, callbacks):
+                        ended = "stopped"
+                state = remember_best(setup, _amended(state, row))
+                if recorder is not None and (recorder.due(state) or ended != "finished"):
+                    recorder.save(state)
+            if is_over(setup, state):
+                ended = "stopped"
+        except KeyboardInterrupt:
+            if not interrupts_return():
+                raise
+            setup.clients.discard()
+            ended = "interrupted"
+            tell(f"interrupted in round {state.round + 1}; returning the run so far, of {state.round} rounds.")
+        outcome = pack(state)
+        return run_of(setup, state, ended)
+    except Unsaved as error:
+        error.run = run_of(setup, state)
+        raise
+    finally:
+        setup.clients.close(outcome)
+
+
+def _check_rounds(setup: Setup, state: TrainingState, recorder: Recorder) -> None:
+    if state.round > setup.task.rounds:
+        raise InvalidInput(
+            f"rounds={setup.task.rounds}, and the checkpoint in {recorder.when.path} has {state.round} rounds already; "
+            "ask for at least as many, or use another folder."
+        )
+
+
+def _asked_to_stop(setup: Setup, state: TrainingState, row: Row, callbacks: Callbacks) -> bool:
+    """Call the callbacks, and return whether one of them asks to end the run."""
+    event = Event(
+        state.round,
+        state.x.clone(),
+        row,
+        lambda: exported(setup, state, read_out(setup.algorithm, state), state.stats),
+    )
+    return any([callback(event) is STOP for callback in callbacks])
+
+
+def _amended(state: TrainingState, row: Row) -> TrainingState:
+    """Return the state with what callbacks added to the row of the last round."""
+    if row == state.history[-1]:
+        return state
+    for name, value in row.items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(
+                f"callbacks: event.metrics[{name!r}] is a {type(value).__name__}; expected a number, or a list of numbers."
+            ) from error
+    return replace(state, history=state.history.amended(row))
+
+
+def follow(setup: Setup, state: TrainingState) -> Run:
+    """Work for the process that leads until the run is over, and return the same run."""
+    tensors, facts = setup.clients.follow()  # type: ignore[attr-defined]
+    return run_of(setup, unpack(state, tensors, facts, "the process of rank 0"))
+
+
+@contextmanager
+def _saved_when_it_fails(recorder: Recorder | None, state: TrainingState) -> Iterator[None]:
+    """Save the finished rounds on an error or an interrupt, even if saves are rare."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        if recorder is not None and recorder.lacks(state):
+            recorder.save(state)
+        raise
