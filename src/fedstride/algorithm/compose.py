@@ -16,7 +16,7 @@ from fedstride.core.capabilities import declared
 from fedstride.core.errors import InvalidInput, nearest
 from fedstride.core.rows import State, Vec
 from fedstride.server import Average, Server
-from fedstride.wire import Compressor, Robust, feedback
+from fedstride.wire import Aggregation, Compressor, feedback
 
 UNBOUNDED = ("loss", "mean_squares")  # optional needs of `auto`, which have no bound for privacy
 READOUTS = ("server", "last", "average")
@@ -59,7 +59,7 @@ class Algorithm:
     up: Compressor | None = None
     down: Compressor | None = None
     error_feedback: bool | None = None
-    aggregate: Robust | None = None
+    aggregate: Aggregation | None = None
     privacy: Privacy | None = None
     readout: str = "server"
     name: str = "custom"

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedstride.algorithm import Algorithm
 from fedstride.core.errors import Corrupt, InvalidInput
 from fedstride.core.files import read_tensors, replace_file, write_tensors
+from fedstride.core.model import digest, frozen_of
 from fedstride.core.normalise import Normalised
 from fedstride.core.rows import Vec
 from fedstride.training.history import History, Row
@@ -59,11 +60,13 @@ class Run:
     ended: str = "finished"
     best: Best | None = None
 
-    def save(self, folder: str | Path) -> Path:
+    def save(self, folder: str | Path, frozen: bool = False) -> Path:
         """Write model.safetensors, run.safetensors and history.jsonl to a folder.
 
         Args:
             folder: the folder, created if missing.
+            frozen: True = also write the parameters that are not trained, such as the pretrained ones below a LoRA. By
+                default only their hash is written, and fs.load(folder, model) takes them from the model.
 
         Returns:
             The folder.
@@ -78,7 +81,11 @@ class Run:
         folder = Path(folder)
         weights = self.model.state_dict()
         trainable = [name for name, p in self.model.named_parameters() if p.requires_grad]
+        left_out = {} if frozen else self._never_changed()
+        weights = {name: v for name, v in weights.items() if name not in left_out}
         about: dict[str, Any] = {"names": list(weights), "trainable": trainable}
+        if left_out:
+            about["frozen"] = {"names": list(left_out), "sha256": digest(left_out)}
         if isinstance(self.model, Normalised):
             about["normalised"] = True
         write_tensors(folder / "model.safetensors", weights, about)
@@ -86,6 +93,12 @@ class Run:
         write_tensors(folder / "run.safetensors", {"x": self.x}, meta)
         replace_file(folder / "history.jsonl", self.history.text())
         return folder
+
+    def _never_changed(self) -> dict[str, Tensor]:
+        """Return the frozen parameters that are still those of the model that was given to fs.train()."""
+        changed = self.facts.get("frozen", {}).get("changed", ())
+        inside = "model." if isinstance(self.model, Normalised) else ""
+        return {name: v for name, v in frozen_of(self.model).items() if name.removeprefix(inside) not in changed}
 
 
 class Weights(nn.Module):
@@ -116,6 +129,8 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
         folder: a folder written by run.save() or `fedstride run`.
         model: a model of the trained kind; the weights are loaded into a copy of it. None: run.model has weights only.
             After normalise=True, pass the model that was trained; the result takes raw inputs, as run.model did.
+            Frozen parameters are taken from this model, unless run.save(folder, frozen=True) wrote them; their hash is
+            compared with that of the run's.
 
     Returns:
         The run, without its algorithm.
@@ -149,6 +164,7 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
             own: nn.Module = Weights(weights, trainable)
         else:
             own = copy.deepcopy(model) if scale is None else Normalised.around(model, len(scale))
+            weights = {**_frozen(own, meta, folder), **weights}
         own.load_state_dict(weights)
     except (RuntimeError, KeyError, AttributeError, TypeError) as error:
         raise InvalidInput(f"load: the weights in {folder} do not fit the model: {error}") from error
@@ -159,6 +175,21 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
         raise Corrupt(f"load: {folder / 'run.safetensors'} does not contain the model of a run.")
     ended = str(about.get("ended", "finished"))
     return Run(own.eval(), x, History(_rows(folder / "history.jsonl")), engine=engine, facts=facts, ended=ended)
+
+
+def _frozen(model: nn.Module, meta: dict[str, Any], folder: Path) -> dict[str, Tensor]:
+    """Return the model's own frozen parameters that the file leaves out, if they are those of the run."""
+    told = meta.get("frozen", {"names": []})
+    if not isinstance(told, dict) or not isinstance(told.get("names"), list):
+        raise Corrupt(f"load: {folder / 'model.safetensors'} does not say which parameters were frozen.")
+    own = model.state_dict()
+    found = {str(name): own[name] for name in told["names"]}
+    if found and digest(found) != told.get("sha256"):
+        raise InvalidInput(
+            f"load: the frozen parameters of the model are not those that the run in {folder} was trained on. Give the model "
+            "as it was given to fs.train(), with the same pretrained weights in the same type."
+        )
+    return found
 
 
 def _rows(path: Path) -> list[Row]:

@@ -30,6 +30,7 @@ from fedstride.engine.local import one_thread
 from fedstride.engine.protocol import Order, Task
 from fedstride.engine.worker import Worker
 from fedstride.training import validate
+from fedstride.training.frozen import with_changed_weights
 from fedstride.training.probe import Probed, described_sample
 from fedstride.training.setup import task_of
 from fedstride.wire.secure import Layout
@@ -108,8 +109,10 @@ class Station:
         return validate.normalise_of(self.given["normalise"], self.algorithm, self.model)
 
     def task(self, found: Found) -> Task:
+        algorithm, found, buffers = with_changed_weights(self.algorithm, found, self.model, self.given["buffers"])
         own = {"model": self.model, "loss": self.probed.loss, "clients": self.probed.clients, "weights": (1.0,)}
-        return task_of(self.algorithm, found, {**self.given, **own, "mixed": self.mixed, "metrics": {}})
+        own |= {"buffers": buffers, "mixed": self.mixed, "metrics": {}}
+        return task_of(algorithm, found, {**self.given, **own})
 
     @cached_property
     def probed(self) -> Probed:
