@@ -20,7 +20,7 @@ still = dict.fromkeys(["resid_pdrop", "embd_pdrop", "attn_pdrop"], 0.0) | {"bos_
 config = GPT2Config(vocab_size=plays.classes, n_positions=41, n_embd=64, n_layer=2, n_head=4, **still)
 model, known = GPT2LMHeadModel(config), torch.cat(texts[50:])
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-for _ in range(500):  # ordinary pretraining, in one place
+for _ in range(400):  # ordinary pretraining, in one place
     batch = known[torch.randint(len(known), (16,))]
     optimizer.zero_grad()
     model(input_ids=batch, labels=batch).loss.backward()
@@ -36,10 +36,10 @@ def loss(model):
 
 
 def adapt(name, algorithm):
-    run = fs.train(adapted, "model", clients, algorithm, rounds=6, local_steps=5, batch_size=16)
-    up, down = (run.history[-1][way] // 6000 for way in ("bytes_up", "bytes_down"))
-    print(f"{name:16} {loss(run.model):.3f} nats per character; {up} kB up, {down} kB down per client and round")
-    return loss(run.model)
+    run = fs.train(adapted, "model", clients, algorithm, rounds=5, local_steps=5, batch_size=16)
+    value, up, down = loss(run.model), run.history[-1]["bytes_up"], run.history[-1]["bytes_down"]
+    print(f"{name:16} {value:.3f} nats per character; {up // 6000} kB up, {down // 6000} kB down per client and round")
+    return value
 
 
 def weights(algorithm, data):  # W + s B A of all adapted layers after one round

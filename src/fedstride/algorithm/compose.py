@@ -35,7 +35,7 @@ class Algorithm:
         up: compressor of the updates; with a gradient correction, of the exchanged gradients.
         down: compressor of the mean of the exchanged gradients.
         error_feedback: whether compression errors are sent later. None: wherever there is a compressor.
-        aggregate: robust aggregation rule. None: the weighted mean.
+        aggregate: robust aggregation rule, or fs.ExactLoRA(). None: the weighted mean.
         privacy: differential privacy. None: no privacy.
         readout: the model that is evaluated and returned: "server" (chosen by the server rule), "last" or "average".
         name: name of the algorithm, used in reports.
