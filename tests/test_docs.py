@@ -15,6 +15,7 @@ from fedstride.research.verify import law
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
+NEEDS = {"hugging-face.md": ("transformers", "peft")}  # packages that the code of a page imports
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", flags=re.S | re.M)
 
 
@@ -41,6 +42,7 @@ def test_the_pages_are_there():
         "diagnose.md",
         "engines.md",
         "how-to-choose.md",
+        "hugging-face.md",
         "privacy.md",
         "reliability.md",
         "reproduced.md",
@@ -59,6 +61,8 @@ def test_every_python_block_is_executed(page):
 
 @pytest.mark.parametrize("page", [p for p in PAGES if "```python" in p.read_text()], ids=name)
 def test_the_blocks_of_a_page_run_in_order_and_print_what_it_says(page, tmp_path, monkeypatch, capsys):
+    for package in NEEDS.get(page.name, ()):
+        pytest.importorskip(package, reason="pip install 'fedstride[hf]'")
     monkeypatch.chdir(tmp_path)
     space = types.ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", space)  # dataclasses look up the module they are written in

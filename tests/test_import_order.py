@@ -35,6 +35,7 @@ NETWORKS = (
     "core.losses",
     "core.metrics",
     "core.model",
+    "core.lora",
     "core.normalise",
     "models",
     "oracle",

@@ -39,7 +39,7 @@ SERVERS = {
     "ServerMomentum",
     "YogiServer",
 }
-WIRE = {"Median", "Quantize", "RandomK", "TopK", "TrimmedMean"}
+WIRE = {"ExactLoRA", "Median", "Quantize", "RandomK", "TopK", "TrimmedMean"}
 SAMPLERS = {"Bernoulli", "Uniform", "Weighted"}
 ERRORS = {"Corrupt", "Diverged", "FedstrideError", "FedstrideWarning", "GivenUp", "InvalidInput", "Refused", "TooFew"}
 ERRORS |= {"Unsaved"}

@@ -68,7 +68,7 @@ from fedstride.training.result import Run, load
 from fedstride.training.rounds import Event
 from fedstride.training.stop import STOP, EarlyStopping
 from fedstride.training.train import train
-from fedstride.wire import Median, Quantize, RandomK, TopK, TrimmedMean
+from fedstride.wire import ExactLoRA, Median, Quantize, RandomK, TopK, TrimmedMean
 
 __version__ = "0.1.0"
 _export(globals())

@@ -22,7 +22,7 @@ METHODS = {  # required methods of a part, by argument of Algorithm
     "drift": ("correction", "finish", "absorb"),
     "up": ("compress", "bytes"),
     "down": ("compress", "bytes"),
-    "aggregate": ("start", "combine"),
+    "aggregate": ("start",),
     "privacy": ("init", "shorten", "release", "follow", "epsilon"),
 }
 KINDS = {
@@ -185,7 +185,7 @@ def _objective(a: Algorithm) -> None:
 
 def _aggregate(a: Algorithm) -> None:
     """Refuse parts that need a mean: control variates, diversity and weights have no meaning for a median."""
-    if a.aggregate is None:
+    if a.aggregate is None or declared(a.aggregate, "changes_frozen"):
         return
     rule = _name(a.aggregate)
     if a.server.needs or declared(a.server, "exact_mean"):
@@ -202,6 +202,26 @@ def _aggregate(a: Algorithm) -> None:
     if a.privacy is not None:
         raise Refused(
             f"{rule} with Privacy: the noise is calibrated for a sum. Drop one; clipping bounds every client anyway."
+        )
+
+
+def _products(a: Algorithm) -> None:
+    """Products of updates are right only for the updates of the models themselves."""
+    if not declared(a.aggregate, "changes_frozen"):
+        return
+    rule = _name(a.aggregate)
+    if a.up is not None:
+        raise Refused(
+            f"{rule} with a compressor: products of compressed factors are not the clients' products. Drop one."
+        )
+    if a.privacy is not None:
+        raise Refused(
+            f"{rule} with Privacy: the noise is made for a sum of updates, not of products. Drop one of them."
+        )
+    if "effective_steps" in a.server.needs or declared(a.server, "half_of") is not None:
+        raise Refused(
+            f"{rule} with {_name(a.server)}: it does not start from the mean of the clients' models. Use Average, Auto, "
+            "ServerMomentum or an adaptive server."
         )
 
 
@@ -234,5 +254,6 @@ REFUSALS = (
     _halves,
     _objective,
     _aggregate,
+    _products,
     _privacy,
 )

@@ -18,7 +18,7 @@ from fedstride.core.capabilities import declared
 from fedstride.core.errors import InvalidInput, nearest
 from fedstride.core.rows import State, Vec
 from fedstride.server import Average, Server
-from fedstride.wire import Compressor, Robust, feedback
+from fedstride.wire import Aggregation, Compressor, feedback
 
 UNBOUNDED = ("loss", "mean_squares")  # optional needs of `auto`, which have no bound for privacy
 READOUTS = ("server", "last", "average")
@@ -37,7 +37,7 @@ class Algorithm:
         up: compressor of the updates; with a gradient correction, of the exchanged gradients.
         down: compressor of the mean of the exchanged gradients.
         error_feedback: whether compression errors are sent later. None: wherever there is a compressor.
-        aggregate: robust aggregation rule. None: the weighted mean.
+        aggregate: robust aggregation rule, or fs.ExactLoRA(). None: the weighted mean.
         privacy: differential privacy. None: no privacy.
         readout: the model that is evaluated and returned: "server" (chosen by the server rule), "last" or "average".
         name: name of the algorithm, used in reports.
@@ -61,7 +61,7 @@ class Algorithm:
     up: Compressor | None = None
     down: Compressor | None = None
     error_feedback: bool | None = None
-    aggregate: Robust | None = None
+    aggregate: Aggregation | None = None
     privacy: Privacy | None = None
     readout: str = "server"
     name: str = "custom"

@@ -19,7 +19,7 @@ OTHERS: dict[str, tuple[Any, str]] = {  # argument: module of its parts, and the
     "schedule": (step, "__call__"),
     "up": (wire, "compress"),
     "down": (wire, "compress"),
-    "aggregate": (wire, "combine"),
+    "aggregate": (wire, "start"),
 }
 
 

@@ -45,6 +45,8 @@ DEFAULTS: dict[str, Any] = {
     # step and server rules
     "scaled_by": None,  # name of the setting to which the length of every move is proportional
     "capped_by": None,  # name of the setting that limits the step
+    # aggregation rules
+    "changes_frozen": False,  # a weighted mean that changes frozen weights as well, from products of the updates
     # compressors
     "contracts": True,  # the error is smaller than the message, so error feedback converges
 }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -77,8 +78,8 @@ class Replica:
                     m.eval()
 
     def buffers(self) -> list[Tensor]:
-        """Return the buffers that change in training."""
-        named = dict(self.module.named_buffers())
+        """Return the buffers that change in training, and the frozen parameters that only the server changes."""
+        named: dict[str, Tensor] = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         return [named[name] for name in self.moving]
 
     def stats(self) -> Vec:
@@ -107,6 +108,20 @@ def full_precision(output: Any, dtype: torch.dtype) -> Any:
     if isinstance(output, tuple | list | dict):
         return mapped(lambda v: full_precision(v, dtype) if isinstance(v, Tensor) else v, output)
     return output
+
+
+def frozen_of(module: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters that are not trained, by name; tied ones under each of their names."""
+    return {name: p.data for name, p in module.named_parameters(remove_duplicate=False) if not p.requires_grad}
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of tensors with their names, types and shapes."""
+    found = hashlib.sha256()
+    for name, v in sorted(tensors.items()):
+        found.update(f"{name} {v.dtype} {list(v.shape)}".encode())
+        found.update(v.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def has_batch_statistics(module: nn.Module) -> bool:

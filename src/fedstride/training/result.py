@@ -17,6 +17,7 @@ from fedstride.algorithm import Algorithm, spelled_out
 from fedstride.core.errors import Corrupt, InvalidInput
 from fedstride.core.files import read_tensors, replace_file, write_tensors
 from fedstride.core.losses import Loss
+from fedstride.core.model import digest, frozen_of
 from fedstride.core.normalise import Normalised
 from fedstride.core.rows import Vec
 from fedstride.data.describe import counted
@@ -92,11 +93,13 @@ class Run:
         """Leave the data out of copies on disk and in other processes."""
         return {**self.__dict__, "source": None}
 
-    def save(self, folder: str | Path) -> Path:
+    def save(self, folder: str | Path, frozen: bool = False) -> Path:
         """Write model, training iterate, history and settings to a folder; the clients' own models too, if any.
 
         Args:
             folder: the folder, created if missing.
+            frozen: True = also write the parameters that are not trained, such as the pretrained ones below a LoRA. By
+                default only their hash is written, and fs.load(folder, model) takes them from the model.
 
         Returns:
             The folder.
@@ -111,7 +114,11 @@ class Run:
         folder = Path(folder)
         weights = self.model.state_dict()
         trainable = [name for name, p in self.model.named_parameters() if p.requires_grad]
+        left_out = {} if frozen else self._never_changed()
+        weights = {name: v for name, v in weights.items() if name not in left_out}
         about: dict[str, Any] = {"names": list(weights), "trainable": trainable}
+        if left_out:
+            about["frozen"] = {"names": list(left_out), "sha256": digest(left_out)}
         if isinstance(self.model, Normalised):
             about["normalised"] = True
         write_tensors(folder / "model.safetensors", weights, about)
@@ -143,6 +150,12 @@ class Run:
             >>> page = run.report("runs/first")
         """
         return type(self).reporter(self, Path(folder))
+
+    def _never_changed(self) -> dict[str, Tensor]:
+        """Return the frozen parameters that are still those of the model that was given to fs.train()."""
+        changed = self.facts.get("frozen", {}).get("changed", ())
+        inside = "model." if isinstance(self.model, Normalised) else ""
+        return {name: v for name, v in frozen_of(self.model).items() if name.removeprefix(inside) not in changed}
 
 
 def run_text(run: Run) -> str:
@@ -208,6 +221,8 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
         folder: a folder written by run.save() or `fedstride run`.
         model: a model of the trained kind; the weights are loaded into a copy of it. None: run.model has weights only.
             After normalise=True, pass the model that was trained; the result takes raw inputs, as run.model did.
+            Frozen parameters are taken from this model, unless run.save(folder, frozen=True) wrote them; their hash is
+            compared with that of the run's.
 
     Returns:
         The run, without its algorithm.
@@ -241,6 +256,7 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
             own: nn.Module = Weights(weights, trainable)
         else:
             own = copy.deepcopy(model) if scale is None else Normalised.around(model, len(scale))
+            weights = {**_frozen(own, meta, folder), **weights}
         own.load_state_dict(weights)
     except (RuntimeError, KeyError, AttributeError, TypeError) as error:
         raise InvalidInput(f"load: the weights in {folder} do not fit the model: {error}") from error
@@ -260,6 +276,21 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
         settings=_settings(folder / SETTINGS),
         personal=load_personal(folder, own),
     )
+
+
+def _frozen(model: nn.Module, meta: dict[str, Any], folder: Path) -> dict[str, Tensor]:
+    """Return the model's own frozen parameters that the file leaves out, if they are those of the run."""
+    told = meta.get("frozen", {"names": []})
+    if not isinstance(told, dict) or not isinstance(told.get("names"), list):
+        raise Corrupt(f"load: {folder / 'model.safetensors'} does not say which parameters were frozen.")
+    own = model.state_dict()
+    found = {str(name): own[name] for name in told["names"]}
+    if found and digest(found) != told.get("sha256"):
+        raise InvalidInput(
+            f"load: the frozen parameters of the model are not those that the run in {folder} was trained on. Give the model "
+            "as it was given to fs.train(), with the same pretrained weights in the same type."
+        )
+    return found
 
 
 def _rows(path: Path) -> list[Row]:

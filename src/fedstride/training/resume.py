@@ -95,6 +95,7 @@ def identity(setup: Setup, x: Vec) -> dict[str, Any]:
         "seed": task.seed,
         "batch_size": task.batch_size,
         "parameters": len(x),
+        "frozen parameters": setup.facts.get("frozen", {}).get("sha256"),
         "dtype": str(x.dtype),
         "clients": len(task.clients),
         "sizes": seed_of(*task.clients.sizes),  # digests, here and below

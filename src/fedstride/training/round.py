@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedstride.algorithm.privacy import Privacy
 from fedstride.algorithm.sampling import Sampler
+from fedstride.core.capabilities import declared
 from fedstride.core.normalise import INPUTS
 from fedstride.core.rows import State, Vec, dot, generator, norm, sq
 from fedstride.engine import Order, Reply
@@ -119,7 +120,8 @@ def broadcast_of(setup: Setup, state: TrainingState) -> State:
 
 def message_size(setup: Setup, state: TrainingState, broadcast: State) -> int:
     """Count the bytes that the server sends to each client of a cohort."""
-    stats = len(state.stats) if setup.task.buffers == "average" else 0
+    sent = setup.task.buffers == "average" or declared(setup.algorithm.aggregate, "changes_frozen")
+    stats = len(state.stats) if sent else 0
     own = 0 if setup.task.personal is None else len(setup.task.personal.own)
     return (len(state.x) - own + stats + sum(v.numel() for v in broadcast.values())) * state.x.element_size()
 
@@ -188,9 +190,14 @@ def compress_gradient(setup: Setup, state: TrainingState, mean: Vec) -> tuple[Ve
 
 
 def aggregate(setup: Setup, state: TrainingState, updates: Exchanged) -> tuple[Mean, Vec]:
-    """Return the weighted means over the admitted clients: of their updates, and of the model's statistics."""
-    fields = dict(updates.reply.fields)
+    """Return the weighted means over the admitted clients: of their updates, and of the model's statistics.
+
+    The statistics include the frozen weights that an aggregation rule changes.
+    """
+    fields, rule = dict(updates.reply.fields), setup.algorithm.aggregate
     stats = fields.pop("stats", state.stats)
+    if declared(rule, "changes_frozen"):
+        stats = rule.corrected(stats, fields)  # type: ignore[union-attr]
     share = updates.reply.weight / setup.weight
     return Mean(fields, share, len(updates.cohort), len(setup.task.clients), setup.shapes), stats
 

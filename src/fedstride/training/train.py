@@ -29,6 +29,7 @@ from fedstride.engine import engine as engine_of
 from fedstride.training import validate
 from fedstride.training.checkpoint import Checkpoints, locked
 from fedstride.training.choices import choices, surprise
+from fedstride.training.frozen import facts_of, with_changed_weights
 from fedstride.training.guard import Guard
 from fedstride.training.personal import personal_of
 from fedstride.training.probe import Probed
@@ -167,7 +168,8 @@ def train(
     with torch.enable_grad():
         probed = validate.try_out(model, loss, federated, tests, normalise)
         validate.try_metrics(wanted, probed)
-    given: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "rounds": rounds, "buffers": buffers}
+    chosen, probed, policy = with_changed_weights(chosen, probed, model, buffers)
+    given: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "rounds": rounds, "buffers": policy}
     given |= {"model": model, "loss": probed.loss, "clients": probed.clients, "normalise": normalise, "mixed": mixed}
     given |= {"weights": validate.weights_of(weights, federated.sizes), "metrics": wanted, "plain": probed.plain}
     split = personal_of(personal, personal_steps, chosen, model, stop)
@@ -224,8 +226,8 @@ def _guard(guard: Guard | None) -> Guard:
 def _facts(
     algorithm: Algorithm, task: Task, federated: Federation | Lazy, probed: Probed, tell_user: bool
 ) -> dict[str, Any]:
-    """Return facts about the data for run.facts; warn about inputs of very different scales."""
-    facts: dict[str, Any] = {}
+    """Return facts about data and model for run.facts; warn about inputs of very different scales."""
+    facts: dict[str, Any] = facts_of(task.model, algorithm)
     targets = targets_of(probed.tests[0].take()[1]) if len(probed.tests) == 1 else None
     if isinstance(targets, torch.Tensor):
         facts["constant"] = losses.constant(losses.inner(task.loss), targets)

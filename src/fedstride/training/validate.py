@@ -212,7 +212,8 @@ def fits(
             f"batch_size={task.batch_size} with {type(a.gradient).__name__} gradients, which start from the full batch. "
             "Leave batch_size out (IAG: use block=)."
         )
-    if a.aggregate is not None and len(set(task.weights)) > 1:
+    counts = a.aggregate is not None and not declared(a.aggregate, "changes_frozen")
+    if counts and len(set(task.weights)) > 1:
         raise Refused(
             f'{type(a.aggregate).__name__} with weights: it counts clients, not samples. Use weights="uniform".'
         )

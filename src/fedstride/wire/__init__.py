@@ -2,12 +2,15 @@
 
 from fedstride.wire.compress import Compressor, Quantize, RandomK, TopK
 from fedstride.wire.feedback import send
+from fedstride.wire.lora import ExactLoRA
 from fedstride.wire.mean import Aggregator, Mean, Node, WeightedMean
-from fedstride.wire.robust import Median, Robust, TrimmedMean
+from fedstride.wire.robust import Aggregation, Median, Robust, TrimmedMean
 
 __all__ = [
+    "Aggregation",
     "Aggregator",
     "Compressor",
+    "ExactLoRA",
     "Mean",
     "Median",
     "Node",

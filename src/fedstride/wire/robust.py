@@ -19,12 +19,16 @@ from fedstride.core.rows import Rows, State, Vec
 from fedstride.wire.mean import Aggregator, Node
 
 
-class Robust(Protocol):
-    """A robust aggregation rule. Unlike all other rules, it needs the updates of single clients."""
+class Aggregation(Protocol):
+    """An aggregation rule. Unlike all other rules, it needs the updates of single clients."""
 
     def start(self) -> Aggregator:
         """Return a new aggregator."""
         ...
+
+
+class Robust(Aggregation, Protocol):
+    """A robust aggregation rule."""
 
     def combine(self, V: Rows) -> Vec:
         """Return the aggregate of the rows."""

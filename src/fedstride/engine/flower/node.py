@@ -33,6 +33,7 @@ from fedstride.engine.local import one_thread
 from fedstride.engine.protocol import Order, Task
 from fedstride.engine.worker import Worker
 from fedstride.training import validate
+from fedstride.training.frozen import with_changed_weights
 from fedstride.training.personal import personal_of
 from fedstride.training.probe import Probed, described_sample
 from fedstride.training.setup import task_of
@@ -120,9 +121,10 @@ class Station:
         return x if self.personal is None else self.personal.whole(x, Replica(self.model).row())
 
     def task(self, found: Found) -> Task:
+        algorithm, found, buffers = with_changed_weights(self.algorithm, found, self.model, self.given["buffers"])
         own = {"model": self.model, "loss": self.probed.loss, "clients": self.probed.clients, "weights": (1.0,)}
-        own |= {"mixed": self.mixed, "metrics": {}, "personal": self.personal}
-        return task_of(self.algorithm, found, {**self.given, **own})
+        own |= {"buffers": buffers, "mixed": self.mixed, "metrics": {}, "personal": self.personal}
+        return task_of(algorithm, found, {**self.given, **own})
 
     @cached_property
     def probed(self) -> Probed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from fedstride.algorithm.text import algorithm_of, plain
 from fedstride.app.settings import REQUIRED, SETTINGS
 from fedstride.core.errors import InvalidInput
 from fedstride.core.losses import Loss
+from fedstride.core.model import digest
 
 Settings = dict[str, Any]
 # A run's configuration holds single values, not tables, and every machine has a device of its own.
@@ -68,12 +68,8 @@ def identity(model: nn.Module, moving: tuple[str, ...]) -> dict[str, str]:
     named = list(model.named_parameters())
     fixed: dict[str, Tensor] = {name: p for name, p in named if not p.requires_grad}
     fixed |= {name: b for name, b in model.named_buffers() if name not in moving}
-    digest = hashlib.sha256()
-    for name, v in sorted(fixed.items()):
-        digest.update(f"{name} {v.dtype} {list(v.shape)}".encode())
-        digest.update(v.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return {
         "fedstride": fedstride.__version__,
         "parameters": json.dumps([[k, list(p.shape), str(p.dtype), p.requires_grad] for k, p in named]),
-        "frozen parameters and buffers": digest.hexdigest(),
+        "frozen parameters and buffers": digest(fixed),
     }
