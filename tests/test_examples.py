@@ -21,6 +21,7 @@ PRINTS = {  # the start of a line of each
     "images_batchnorm": "GroupNorm",
     "lora_shakespeare": "aggregation error, fs.ExactLoRA: ",
     "own_tensors": "test accuracy 0.9",
+    "personalisation": "trained alone 0.9",
 }
 NEEDS = {"hugging_face_classifier": ("transformers",), "lora_shakespeare": HUGGING_FACE}
 FAST = ("csv_with_names", "early_stopping")

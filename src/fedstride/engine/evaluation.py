@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -58,3 +59,18 @@ def _accuracy(results: Results) -> float | None:
             return None
         right, total = right + float(hits), total + int((targets != -100).sum())
     return right / total if total else None
+
+
+def test_columns(scores: Sequence[Scores], metrics: Iterable[str]) -> Scores:
+    """Return the scores of one test set; of several, one per client, their means, and how the clients differ."""
+    row: Scores = {}
+    for name, column in {"loss": "test_loss", "accuracy": "test_accuracy", **{m: m for m in metrics}}.items():
+        values = [s[name] for s in scores]
+        known = [v for v in values if v is not None]
+        row[column] = sum(known) / len(known) if len(known) == len(values) else None
+    if len(scores) > 1:
+        losses = row["test_accuracy"] is None
+        each = sorted(float(s["loss" if losses else "accuracy"] or 0.0) for s in scores)
+        worst = (each[::-1] if losses else each)[: max(1, len(each) // 10)]
+        row |= {"test_worst_decile": sum(worst) / len(worst), "test_spread": statistics.pstdev(each)}
+    return row

@@ -10,8 +10,7 @@ new memory is provisional until the caller calls setup.clients.commit() or disca
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,7 +22,7 @@ from fedstride.core.capabilities import declared
 from fedstride.core.normalise import INPUTS
 from fedstride.core.rows import State, Vec, dot, generator, norm, sq
 from fedstride.engine import Order, Reply
-from fedstride.engine.evaluation import Scores
+from fedstride.engine.evaluation import test_columns
 from fedstride.training.attempt import Attempt, FailedAttempt, relative_error
 from fedstride.training.history import Row
 from fedstride.training.personal import own_model, with_personal_entries
@@ -275,21 +274,6 @@ def evaluate(setup: Setup, after: TrainingState) -> Row:
         )
         scores.append(setup.clients.evaluate(x, stats, test, after.scaling))
     return test_columns(scores, setup.task.metrics)
-
-
-def test_columns(scores: Sequence[Scores], metrics: Iterable[str]) -> Row:
-    """Return the scores of one test set; of several, one per client, their means, and how the clients differ."""
-    row: Row = {}
-    for name, column in {"loss": "test_loss", "accuracy": "test_accuracy", **{m: m for m in metrics}}.items():
-        values = [s[name] for s in scores]
-        known = [v for v in values if v is not None]
-        row[column] = sum(known) / len(known) if len(known) == len(values) else None
-    if len(scores) > 1:
-        losses = row["test_accuracy"] is None
-        each = sorted(float(s["loss" if losses else "accuracy"] or 0.0) for s in scores)
-        worst = (each[::-1] if losses else each)[: max(1, len(each) // 10)]
-        row |= {"test_worst_decile": sum(worst) / len(worst), "test_spread": statistics.pstdev(each)}
-    return row
 
 
 def history_row(
