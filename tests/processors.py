@@ -63,7 +63,6 @@ SHORT_SETTINGS = ("ATEN_CPU_CAPABILITY=default", "MKL_ENABLE_INSTRUCTIONS=AVX2")
 SHORT_TESTS = (
     *("-m", "not slow"),
     "tests/client",
-    "tests/engine/test_flower.py",
     "tests/engine/test_oracles_in_training.py",
     "tests/oracle",
     "tests/server",
@@ -71,7 +70,6 @@ SHORT_TESTS = (
     "tests/test_optim.py",
     "tests/core/test_rows.py",
     "tests/training/test_train.py",
-    "tests/wire",
 )
 
 

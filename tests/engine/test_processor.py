@@ -38,9 +38,9 @@ def pretend(tmp_path, monkeypatch):
 
     monkeypatch.setenv(processor.LIMIT, "")  # so that it is restored
     monkeypatch.delenv(processor.LIMIT)
-    processor.bfloat16_limit.cache_clear()
+    processor.outcome.cache_clear()
     yield on
-    processor.bfloat16_limit.cache_clear()
+    processor.outcome.cache_clear()
 
 
 def train():
@@ -85,7 +85,7 @@ def test_the_error_gives_the_variable_if_onednn_was_used_before(pretend):
 def test_the_run_records_the_limit(bfloat16, pretend):
     pretend(works=["AVX2"])
     assert train().engine[processor.LIMIT] == "AVX2"
-    processor.bfloat16_limit.cache_clear()
+    processor.outcome.cache_clear()
     pretend(works=[None, "AVX2"])
     assert processor.LIMIT not in train().engine
 

@@ -165,7 +165,11 @@ def test_torchmetrics_objects_work():
 def test_progress_is_shown_when_asked_for(capsys):
     train(2, progress=True)
     shown = "".join(capsys.readouterr())
-    assert "4 clients" in shown and "3 local steps on batches of 10" in shown and "round 2/2" in shown
+    assert (
+        "all 4 clients" in shown
+        and "3 local steps per client, on batches of 10" in shown.replace("\n", " ")
+        and "round 2/2" in shown
+    )
     train(2, progress=False)
     train(2)
     assert "".join(capsys.readouterr()) == ""

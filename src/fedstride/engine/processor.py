@@ -26,7 +26,6 @@ class Unsupported(Exception):
     """bfloat16 does not work on this machine; the message explains why and what to do."""
 
 
-@cache
 def bfloat16_limit() -> str | None:
     """Make sure that bfloat16 works on the CPU in this process.
 
@@ -36,20 +35,29 @@ def bfloat16_limit() -> str | None:
     Raises:
         Unsupported: if it works with no instruction set, or if oneDNN was used before its limit could be set.
     """
+    limit, problem = outcome()
+    if problem:
+        raise Unsupported(problem)
+    return limit
+
+
+@cache
+def outcome() -> tuple[str | None, str]:
+    """Return the limit, and why bfloat16 does not work ("" if it does); tried once per process."""
     first = _child(None)
     if first is None:
-        return None
+        return None, ""
     for limit in LOWER:
         if _child(limit) is None:
             os.environ[LIMIT] = limit  # child processes inherit it
             if _fork() is not None:
-                raise Unsupported(
+                return None, (
                     f"bfloat16 {first} on this processor unless {LIMIT}={limit} is set, and this process has used "
                     f"oneDNN already. Set it before Python starts: {LIMIT}={limit} python ..."
                 )
             log.warning("bfloat16 %s on this processor; oneDNN is now limited to %s, which works", first, limit)
-            return limit
-    raise Unsupported(f"bfloat16 {first} on this processor, also with {LIMIT} set to {', '.join(LOWER)}.")
+            return limit, ""
+    return None, f"bfloat16 {first} on this processor, also with {LIMIT} set to {', '.join(LOWER)}."
 
 
 def _child(limit: str | None) -> str | None:
