@@ -83,6 +83,7 @@ def test_the_new_algorithm_is_listed_with_its_description(copy):
     assert rows["fednorm"]["what"].startswith("y -= length g / |g|")
 
 
+@pytest.mark.slow
 def test_the_new_algorithm_passes_the_tests_of_all_algorithms(copy):
     chosen = "fednorm or normalised or test_public_names or test_every_algorithm_has_a_place"
     files = (

@@ -78,6 +78,7 @@ def test_a_plain_import_loads_no_command_line_and_no_research():
     assert not [n for n in done.stdout.split() if n.startswith(("fedstride.research", "fedstride.app.cli"))]
 
 
+@pytest.mark.slow
 def test_nobody_here_uses_an_old_name():
     found = []
     for path in [*(ROOT / "src").rglob("*.py"), *(ROOT / "tests").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]:

@@ -140,6 +140,7 @@ def test_a_comparison_goes_on_when_one_run_diverges(tmp_path):
     assert (tmp_path / "c" / "report.html").is_file()
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_after_the_round_and_says_how_to_go_on(tmp_path):
     arguments = [part for text in (*SMALL, "training.rounds=2000") for part in ("--set", text)]
     out = tmp_path / "r"
@@ -187,6 +188,7 @@ def test_a_csv_file_of_ones_own_is_trained_on_by_its_natural_clients(tmp_path):
     assert run.history[-1]["test_accuracy"] > 0.8
 
 
+@pytest.mark.slow
 def test_on_a_terminal_there_is_a_bar(tmp_path):
     import os
     import pty

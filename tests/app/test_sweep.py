@@ -107,6 +107,7 @@ def test_long_names_stay_apart_and_fit_a_file_system(tmp_path):
     assert calls == [2, 3]
 
 
+@pytest.mark.slow
 def test_several_processes_find_the_same(tmp_path):
     work = [Cell(str(n), dict, {"n": n}) for n in range(3)]
     told = []

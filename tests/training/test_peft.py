@@ -13,6 +13,7 @@ from tests.tiers import slow
 
 peft = pytest.importorskip("peft", reason="pip install 'fedstride[hf]'")
 transformers = pytest.importorskip("transformers", reason="pip install 'fedstride[hf]'")
+pytestmark = pytest.mark.slow
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 QUERY_VALUE = ["query", "value"]

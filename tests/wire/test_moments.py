@@ -27,6 +27,7 @@ def clients(many: int) -> list[torch.Tensor]:
     return parts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", [1e6, INPUTS, 1e25])
 @pytest.mark.parametrize("many", [3, 4, 5, 64, 1000])
 def test_the_scaling_is_that_of_all_samples(many, bound):

@@ -52,6 +52,7 @@ def test_the_usual_work_is_what_the_algorithm_does_not_refuse(name, expected):
     assert Trial(SENSIBLE[name]).usual() == {**expected, "weights": "samples"}
 
 
+@pytest.mark.slow
 def test_chance_is_noticed():
     assert [name for name, a in SENSIBLE.items() if chance(Trial(a))] == ["quantised", "noisy-corrected"]
 

@@ -13,6 +13,7 @@ from fedstride.research.verify import identities as laws
 from tests.research.verify.breaking import is_kept, laws_of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", laws_of(laws), ids=lambda check: check.__name__)
 def test_the_law_is_kept(check):
     assert is_kept(check)
