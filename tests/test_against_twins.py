@@ -543,6 +543,7 @@ def test_scaffold_exp(S):
     agree(S, R.scaffold_exp(lr), T.scaffold(S, c.constant(lr), eps=1e-3), tol=1e-9)
 
 
+@pytest.mark.slow
 @two_settings
 @pytest.mark.parametrize(
     "step, client",
@@ -620,6 +621,7 @@ REGULARISED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("S", REGULARISED)
 def test_weight_decay_and_clipping(S):
     lr = lr_of(S)
@@ -629,6 +631,7 @@ def test_weight_decay_and_clipping(S):
     agree(S, R.delta_sgd(0.05), T.fedavg(S, c.delta_sgd(0.05)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("S", [s for s in REGULARISED if s.values[0].clip is None])
 def test_weight_decay(S):
     agree(S, R.fedsps(2.0, 0.1), T.fedavg(S, c.polyak(2.0, 0.1)))
@@ -654,6 +657,7 @@ partial = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @partial
 def test_partial_participation(S):
     lr = lr_of(S) / 2
@@ -789,6 +793,7 @@ def minibatches(mean, tau=(4, 5, 3, 2), batch_size=3, weights="samples"):
     return S
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mean", [True, False], ids=["mean", "sum"])
 def test_minibatches(mean):
     S = minibatches(mean)
