@@ -179,6 +179,19 @@ def test_padding_by_batch_is_padding_of_all(oracle):
     assert by_batch.facts["names"] == ["site 0", "site 1", "site 2"]
 
 
+def test_a_list_of_items_is_one_data_set_and_a_list_of_lists_is_several():
+    model, items = Words(), sentences(9)
+    alone = fs.evaluate(model, items, collate=padded)
+    assert alone["loss"] == pytest.approx(fs.evaluate(model, padded(items, 6))["loss"], abs=1e-6)
+    assert fs.evaluate(model, [items, items], collate=padded) == [alone, alone]
+    assert fs.evaluate(model, {"a": items}, collate=padded) == {"a": alone}
+    single = [(x, int(y)) for x, y in zip(*TEST, strict=True)]  # without collate, too
+    assert fs.evaluate(Plain(), single) == fs.evaluate(Plain(), TEST)
+    assert fs.evaluate(Plain(), [TEST, TEST]) == [fs.evaluate(Plain(), TEST)] * 2
+    run = fs.train(Plain(), "cross_entropy", CLIENTS, rounds=1, test=single)
+    assert run.history[0]["test_loss"] == pytest.approx(fs.evaluate(run.model, TEST)["loss"])
+
+
 class Coder(nn.Module):
     """A variational auto-encoder: random, and with three outputs."""
 

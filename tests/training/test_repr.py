@@ -41,6 +41,9 @@ def test_a_run_that_ended_early_says_why():
 def test_a_run_leaves_its_data_behind_when_it_is_pickled():
     run = learn(rounds=1)
     assert run.source is not None and pickle.loads(pickle.dumps(run)).source is None
+    secret = torch.rand(7, 3, dtype=torch.float64)
+    run = fs.train(nn.Linear(3, 1, dtype=torch.float64), "mse", [(secret, secret.sum(1))], rounds=1)
+    assert secret.numpy().tobytes() not in pickle.dumps(run)
 
 
 def test_a_history_shows_its_first_and_last_rounds():

@@ -159,8 +159,8 @@ def variant():
 
 
 MODELS = {
-    without_adapters: "no product to average",
-    half_frozen: "no product to average",
+    without_adapters: "it averages their products",
+    half_frozen: "it averages their products",
     shared: "shared with others",
     unfrozen: "trained",
     other_type: "type torch.float32",

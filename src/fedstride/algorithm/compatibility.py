@@ -87,7 +87,7 @@ def _needs(a: Algorithm) -> None:
 def _feedback(a: Algorithm) -> None:
     if a.error_feedback and a.up is None and a.down is None:
         raise Refused(
-            "error_feedback=True without a compressor: there is no error to feed back. Give up= or down=, or drop it."
+            "error_feedback=True without a compressor: only compression errors are fed back. Give up= or down=, or drop it."
         )
     coarse = [c for c in (a.up, a.down) if c is not None and not declared(c, "contracts")]
     if coarse and a.error_feedback is not False:

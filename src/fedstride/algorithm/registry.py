@@ -49,7 +49,7 @@ def get(name: str) -> Algorithm:
         name: the name of the recipe.
 
     Raises:
-        InvalidInput: there is no such recipe.
+        InvalidInput: the name is unknown.
 
     Example:
         >>> fs.recipes.get("fedavg").name

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 import fedstride
-from fedstride.core.batch import called, logits_of, moved, targets_of
+from fedstride.core.batch import logits_of, targets_of
 from fedstride.core.losses import Loss
 from fedstride.data.clients import Client
 from fedstride.data.federation import Lazy
-from fedstride.engine.evaluation import Scores, evaluation_parts, score
+from fedstride.engine.evaluation import Scores, outputs_of, score
 from fedstride.engine.local import cores
 from fedstride.training.result import Run
 
@@ -70,12 +70,7 @@ def _column(found: list[tuple[Scores, Any]], name: str) -> list[float | None] | 
 
 def _scores(model: nn.Module, loss: Loss, client: Client) -> tuple[Scores, list[int] | None]:
     """Return the scores of a model on the data of a client, and the number of samples in each class."""
-    like = next(iter(model.parameters()), torch.empty(0))
-    results = []
-    with torch.no_grad():
-        for index in evaluation_parts(len(client)):
-            inputs, targets = (moved(part, like.device) for part in client.take(index))
-            results.append((called(model, inputs), targets))
+    results = outputs_of(model, client)
     return score(loss, {}, results), _counts(logits_of(results[0][0]), [targets_of(t) for _, t in results])
 
 

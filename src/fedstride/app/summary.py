@@ -79,7 +79,7 @@ def reached(history: Sequence[Row], target: float) -> int | None:
 
 
 def _loss(histories: Histories) -> str:
-    """Return the loss to show: of the test set, or of training if there is no test set."""
+    """Return the test loss, or the training loss of runs without a test set."""
     tested = any(h[-1]["test_loss"] is not None for every in histories.values() for h in every if h)
     return "test_loss" if tested else "train_loss"
 

@@ -52,7 +52,7 @@ def pairs_of(model: nn.Module) -> tuple[Pair, ...]:
     found = [pair for layer, adapter in _adapters(model) for pair in _pair(model, layer, adapter, replica, starts)]
     if not found:
         raise Refused(
-            "ExactLoRA with a model without a LoRA layer whose two factors are trained: there is no product to average. Leave "
+            "ExactLoRA with a model without a LoRA layer whose two factors are trained: it averages their products. Leave "
             "it out, or use a model from peft.get_peft_model(model, LoraConfig(...))."
         )
     return tuple(found)

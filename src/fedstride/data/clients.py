@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -223,7 +223,25 @@ def _converted(tree: Tree, dtype: torch.dtype) -> Tree:
     return mapped(lambda v: v.to(dtype) if v.is_floating_point() else v, tree)
 
 
-def of_type(clients: Sequence[Client], dtype: torch.dtype) -> list[torch.dtype]:
-    """Return the floating point types of the clients' first samples that are not this one."""
-    first = clients[0].batch(torch.zeros(1, dtype=torch.int64, device="cpu"))
-    return [v.dtype for v in leaves(first) if v.is_floating_point() and v.dtype != dtype]
+def sets_of(data: Any, collate: Collate | None = None) -> tuple[list[str], list[Any]] | None:
+    """Return the names (none in a list) and the values of several data sets; None for a single one.
+
+    A dict is one set if its values are columns, else sets by name. A list is one set if it holds two columns or single items;
+    an item differs from a set in that its parts do not all have one row for each of the same number of samples.
+    """
+    if isinstance(data, Mapping):
+        return None if all(_is_column(v) for v in data.values()) else (list(map(str, data)), list(data.values()))
+    if not isinstance(data, list) or not data or any(_is_column(v) for v in data):
+        return None
+    items = [v for v in data if isinstance(v, Mapping | tuple) and (collate is not None or not _is_whole(v))]
+    return None if items else ([], data)
+
+
+def _is_column(value: Any) -> bool:
+    return hasattr(value, "dtype") or hasattr(value, "to_numpy")
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether a structure holds many samples: all its parts are arrays with the same first dimension."""
+    shapes = [tuple(getattr(leaf, "shape", ())) for leaf in leaves(value)]
+    return all(shapes) and len({shape[0] for shape in shapes}) == 1

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedstride.core.batch import Tree, joined, logits_of, samples_of, targets_of
+from fedstride.client.chunk import Samples
+from fedstride.core.batch import Tree, called, joined, logits_of, moved, samples_of, targets_of
 from fedstride.core.losses import Loss, correct
 from fedstride.core.scores import Metric, computed
 
@@ -22,6 +23,21 @@ def evaluation_parts(samples: int) -> list[Tensor]:
     """Return the indices of the parts in which a test set is evaluated."""
     size = EVALUATION_CHUNK
     return [torch.arange(i, min(i + size, samples), device="cpu") for i in range(0, samples, size)]
+
+
+def outputs_of(model: nn.Module, samples: Samples) -> Results:
+    """Return the outputs of a model in evaluation mode for all samples, part by part; the model is left as it was."""
+    like, was_training = next(iter(model.parameters()), torch.empty(0)), model.training
+    model.eval()
+    results = []
+    try:
+        with torch.no_grad():
+            for index in evaluation_parts(len(samples)):
+                inputs, targets = (moved(part, like.device) for part in samples.take(index))
+                results.append((called(model, inputs), targets))
+    finally:
+        model.train(was_training)
+    return results
 
 
 def score(loss: Loss, metrics: Mapping[str, Metric], results: Results) -> Scores:

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedstride.core.batch import called, moved, split_of
+from fedstride.core.batch import split_of
 from fedstride.core.errors import InvalidInput, nearest
 from fedstride.core.losses import Loss, for_output
 from fedstride.core.losses import resolve as resolve_loss
 from fedstride.core.scores import resolve
-from fedstride.data.clients import Client, Collate, client_of
+from fedstride.data.clients import Client, Collate, client_of, sets_of
 from fedstride.data.federation import Federation, Lazy, federation
-from fedstride.engine.evaluation import Scores, evaluation_parts, score
+from fedstride.engine.evaluation import Scores, outputs_of, score
 from fedstride.training.fine_tune import FineTune
 
 
@@ -57,7 +57,10 @@ def evaluate(
     def scores(name: str, value: Any, its_model: nn.Module = model) -> Scores:
         return _scores(its_model, criterion, loss, wanted, client_of(name, value, collate), name)
 
-    several = _several(data)
+    if isinstance(data, Federation | Lazy):
+        several: tuple[list[str], list[Any]] | None = (list(data.names), list(data))
+    else:
+        several = sets_of(data, collate)
     if several is None:
         if fine_tune is not None:
             raise InvalidInput(
@@ -72,17 +75,6 @@ def evaluate(
     labels = names or range(len(values))
     found = [scores(f"data[{k!r}]", v, m) for k, v, m in zip(labels, values, models, strict=True)]
     return dict(zip(names, found, strict=True)) if names else found
-
-
-def _several(data: Any) -> tuple[list[Any], list[Any]] | None:
-    """Return the names, if they have any, and the sets of several data sets; None of a single one."""
-    if isinstance(data, Federation | Lazy):
-        return list(data.names), list(data)
-    if isinstance(data, Mapping) and not all(hasattr(v, "dtype") for v in data.values()):
-        return list(data), list(data.values())
-    if isinstance(data, list) and data and not all(hasattr(v, "dtype") for v in data):
-        return [], data
-    return None
 
 
 def _adapted(
@@ -107,14 +99,5 @@ def _scores(model: nn.Module, criterion: Loss, loss: Any, metrics: dict[str, Any
         raise InvalidInput(f"{name}: it has no samples; expected at least one.")
     like = next(iter(model.parameters()), torch.empty(0))
     split = split_of(data.batch(torch.arange(1, device="cpu")), model, loss, name)
-    divided, was_training = data.divided(split, like.dtype), model.training
-    model.eval()
-    results = []
-    try:
-        with torch.no_grad():
-            for index in evaluation_parts(len(data)):
-                inputs, targets = (moved(part, like.device) for part in divided.take(index))
-                results.append((called(model, inputs), targets))
-    finally:
-        model.train(was_training)
+    results = outputs_of(model, data.divided(split, like.dtype))
     return score(for_output(criterion, results[0][0]), metrics, results)

@@ -65,9 +65,7 @@ class FineTune:
             )
         algorithm = RECIPES["fedsls"]() if self.lr is None else RECIPES["fedavg"](lr=self.lr)
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", FedstrideWarning
-            )  # about the data, which were said when the model was trained
+            warnings.simplefilter("ignore", FedstrideWarning)  # training the model has given them already
             run = train(
                 own,
                 loss,

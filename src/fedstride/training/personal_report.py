@@ -133,11 +133,11 @@ def _row(row: dict[str, Any], metric: str) -> dict[str, Any]:
 
 
 def _arguments(run: Run) -> dict[str, Any]:
-    if not isinstance(run, Run) or not run.arguments:
+    if not isinstance(run, Run) or run.source is None:
         raise InvalidInput(
             "personal_report: expected the run that fs.train() returned; one from fs.load() has no data to train clients alone on."
         )
-    given = dict(run.arguments)
+    given = dict(run.source.arguments)
     if isinstance(given["clients"], Lazy) and found_elsewhere(given["clients"]) is not None:
         raise InvalidInput("personal_report: the data is at the nodes of a Flower federation; ask each node.")
     return given

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from fedstride.core.errors import InvalidInput, Refused, tell
 from fedstride.core.losses import Loss
 from fedstride.core.model import Replica, probe
 from fedstride.core.normalise import features_of, scaled_by_itself
-from fedstride.data.clients import Client, Collate, TensorClient, client_of, finite
+from fedstride.data.clients import Client, Collate, TensorClient, client_of, finite, sets_of
 from fedstride.data.federation import Federation, Found, Lazy
 from fedstride.training.scales import LOOK
 
@@ -221,25 +221,17 @@ def tests_of(test: Any, clients: Federation | Lazy, collate: Collate | None = No
     """Return the test set, or one for each client, after checking that samples are like those of the clients."""
     if test is None:
         return []
-    several = _several(test)
-    values = list(test.values()) if several and isinstance(test, Mapping) else list(test) if several else [test]
-    if several and len(values) != len(clients):
+    several = sets_of(test, collate)
+    if several is None:
+        return [_test("test", test, clients, collate)]
+    names, values = several
+    if len(values) != len(clients):
         raise InvalidInput(
             f"test: got {len(values)} sets; expected one, or one for each of the {len(clients)} clients. A single set is a tuple "
             "(inputs, targets)."
         )
-    return [_test(f"test[{i}]" if several else "test", value, clients, collate) for i, value in enumerate(values)]
-
-
-def _several(test: Any) -> bool:
-    """Whether this is a list or dict of test sets: a set is a tuple, a dict of tensors, a Dataset or a list of items."""
-    if isinstance(test, Mapping):
-        return not all(hasattr(v, "shape") or hasattr(v, "dtype") for v in test.values())
-    if not isinstance(test, list) or not test:
-        return False
-    return all(
-        isinstance(v, tuple) and len(v) > 1 and hasattr(v[0], "shape") and len(v[0].shape) > 0 for v in test
-    ) or all(not isinstance(v, tuple | Mapping) and not hasattr(v, "shape") for v in test)
+    labels = [f"test[{name!r}]" for name in names or range(len(values))]
+    return [_test(name, value, clients, collate) for name, value in zip(labels, values, strict=True)]
 
 
 def _test(name: str, value: Any, clients: Federation | Lazy, collate: Collate | None) -> Client:

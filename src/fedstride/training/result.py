@@ -40,10 +40,11 @@ class Best:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """What a run was trained on. It is kept for run.report(), and never saved."""
+    """What a run was trained on, for run.report() and fs.personal_report(). It is never saved or pickled."""
 
     clients: Federation | Lazy
     loss: Loss
+    arguments: dict[str, Any] = field(default_factory=dict)  # of fs.train()
 
 
 @dataclass(repr=False)
@@ -60,10 +61,9 @@ class Run:
         ended: "finished", "stopped" by early stopping or a callback, "interrupted" by Ctrl-C, "diverged" or "given up".
         best: the best round, for stop=fs.EarlyStopping(...).
         settings: the settings of the run, as text.
-        source: the data, for run.report().
+        source: the data and the arguments of fs.train(); None for a loaded run.
         personal: each client's own model by number or name, for personal=, Ditto and buffers="local"; None without them,
             and where they are out of reach: on Flower, and in followers of torchrun.
-        arguments: the arguments of fs.train(), for fs.personal_report(); empty for a loaded run.
 
     Example:
         >>> run = fs.train(nn.Linear(4, 3), "cross_entropy", clients, rounds=2)
@@ -83,7 +83,6 @@ class Run:
     settings: dict[str, Any] = field(default_factory=dict)
     source: Source | None = field(default=None, compare=False)
     personal: PersonalModels | None = None
-    arguments: dict[str, Any] = field(default_factory=dict, repr=False)
     reporter: ClassVar[Callable[[Run, Path], Path]]  # set by app/results.py: this layer does not know about reports
 
     def __repr__(self) -> str:

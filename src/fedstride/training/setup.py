@@ -58,6 +58,7 @@ class Setup:
     guard: Guard = field(default_factory=Guard)
     stop: EarlyStopping | None = None
     facts: dict[str, Any] = field(default_factory=dict)  # facts about the data, for run.facts
+    arguments: dict[str, Any] = field(default_factory=dict)  # those of fs.train(), for run.source
 
     @cached_property
     def weight(self) -> float:

@@ -100,7 +100,7 @@ def run_of(setup: Setup, state: TrainingState, ended: str = "finished") -> Run:
         ended,
         best,
         settings_of(setup, len(state.x)),
-        Source(setup.task.clients, setup.task.loss),
+        Source(setup.task.clients, setup.task.loss, setup.arguments),
         personal_models(setup, model),
     )
 

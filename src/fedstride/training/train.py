@@ -185,14 +185,15 @@ def train(
         tell(odd)
     with nullcontext() if when is None else locked(when.path):
         at_work = where.open(task, exchanges(chosen, options, normalise), lambda x: chosen.memory(x, split))
-        setup = Setup(chosen, options, task, at_work, cohorts, steps, probed.tests, evaluate_every, guard, stop, facts)
+        rest = (probed.tests, evaluate_every, guard, stop, facts, arguments)
+        setup = Setup(chosen, options, task, at_work, cohorts, steps, *rest)
         replica = Replica(model, probed.moving)
         start = initial_state(chosen, replica.row(), replica.stats())
         if not where.leads:
-            return replace(follow(setup, start), arguments=arguments)
+            return follow(setup, start)
         name = chosen.name or type(chosen.step).__name__
         with shown_in_python(progress, name, rounds, choices(setup)) as show:
-            return replace(lead(setup, start, when, [*callbacks, *show]), arguments=arguments)
+            return lead(setup, start, when, [*callbacks, *show])
 
 
 def _placed(model: nn.Module, device: str | torch.device | None) -> nn.Module:
