@@ -206,7 +206,7 @@ def about(lab: Lab, **more: Any) -> dict[str, Any]:
     return {**fixed, "rounds": ROUNDS[lab.scale], **more}
 
 
-@experiment("001-table1", "Eight client optimisers, tuned on one task and used on nine (Delta-SGD, table 1)")
+@experiment("delta-sgd-table1", "Eight client optimisers, tuned on one task and used on nine (Delta-SGD, table 1)")
 def table_1(lab: Lab) -> Findings:
     ours = {place: finals(runs) for place, runs in measured(lab, OPTIMISERS, PLACES).items()}
     fashion = [behind(ours[place]) for place in PLACES if place[0] == "fashion_mnist"]
@@ -250,7 +250,7 @@ def table_1(lab: Lab) -> Findings:
     return Findings(claims, pictures, {"accuracy": rounded(ours), "search": kept}, about(lab))
 
 
-@experiment("001-figs1-3", "The same rates on other data and other mixes (Delta-SGD, figures 1 to 3)")
+@experiment("delta-sgd-figs1-3", "The same rates on other data and other mixes (Delta-SGD, figures 1 to 3)")
 def figures_1_to_3(lab: Lab) -> Findings:
     runs = measured(lab, OPTIMISERS, PLACES)
     ours = {place: finals(some) for place, some in runs.items()}

@@ -112,7 +112,7 @@ def signed(changed: Column) -> str:
     return ", ".join(f"{name} {value:+.1f}" for name, value in changed.items())
 
 
-@experiment("001-table2b", "FedProx's objective on the most unequal CIFAR-10 (Delta-SGD, table 2b)")
+@experiment("delta-sgd-table2b", "FedProx's objective on the most unequal CIFAR-10 (Delta-SGD, table 2b)")
 def table_2b(lab: Lab) -> Findings:
     place: Place = ("cifar10", 0.01)
     paper, ours = changes(lab, place, TABLE_6[place], PROX)
@@ -124,19 +124,19 @@ def table_2b(lab: Lab) -> Findings:
     )
 
 
-@experiment("001-table6", "FedProx's objective on all data (Delta-SGD, table 6)")
+@experiment("delta-sgd-table6", "FedProx's objective on all data (Delta-SGD, table 6)")
 def table_6(lab: Lab) -> Findings:
     rest = not_run("CIFAR-100, ResNet-18 and ResNet-50, FedProx", "29.7 %, 0.6 behind SGD; 31.0 %, the best")
     return table(lab, TABLE_6, PROX, "FedProx", rest)
 
 
-@experiment("001-table4", "Adam at the server (Delta-SGD, table 4)")
+@experiment("delta-sgd-table4", "Adam at the server (Delta-SGD, table 4)")
 def table_4(lab: Lab) -> Findings:
     rest = not_run("CIFAR-100, ResNet-18, FedAdam", "41.9 %, 7.3 behind SGD decayed, place 3 of 8")
     return table(lab, TABLE_4, ADAM, "FedAdam", rest)
 
 
-@experiment("001-table5", "MOON's objective (Delta-SGD, table 5)")
+@experiment("delta-sgd-table5", "MOON's objective (Delta-SGD, table 5)")
 def table_5(lab: Lab) -> Findings:
     paper, ours = changes(lab, TUNED, TABLE_5, MOON)
     few = 2 * sum(value > 0 for value in ours.values()) <= len(ours)
@@ -144,7 +144,7 @@ def table_5(lab: Lab) -> Findings:
     return table(lab, {TUNED: TABLE_5}, MOON, "MOON", claim)
 
 
-@experiment("001-B3", "Clients with different numbers of samples (Delta-SGD B.3, table 3)")
+@experiment("delta-sgd-B3", "Clients with different numbers of samples (Delta-SGD B.3, table 3)")
 def unequal_sizes(lab: Lab) -> Findings:
     names = chosen(lab, (OURS, "SGD", "SGDM", "Adam"))
     settings: dict[str, Any] = {"data__partition": "quantity", "training__weights": "samples"}
@@ -161,7 +161,7 @@ def unequal_sizes(lab: Lab) -> Findings:
     return Findings(claims, shown, {"accuracy": rounded({TUNED: ours})}, about(lab, samples=sizes))
 
 
-@experiment("001-B2", "One, two and three local epochs of Delta-SGD (Delta-SGD B.2, figure 5)")
+@experiment("delta-sgd-B2", "One, two and three local epochs of Delta-SGD (Delta-SGD B.2, figure 5)")
 def local_epochs(lab: Lab) -> Findings:
     places: list[Place] = [("cifar10", alpha) for alpha in ALPHAS]
     epochs: dict[int, dict[str, Any]] = {1: {}, 2: {"training__epochs": 2.0}, 3: {"training__epochs": 3.0}}
@@ -195,7 +195,7 @@ def local_epochs(lab: Lab) -> Findings:
     return Findings(claims, pictures, {"accuracy": ends}, about(lab, epochs=list(epochs)))
 
 
-@experiment("001-B7", "Three seeds: mean and deviation (Delta-SGD B.7, table 7)")
+@experiment("delta-sgd-B7", "Three seeds: mean and deviation (Delta-SGD B.7, table 7)")
 def three_seeds(lab: Lab) -> Findings:
     seeds, names = max(3, lab.seeds), chosen(lab)
     runs = side(lab, names, list(TABLE_7), seeds=seeds)

@@ -41,7 +41,7 @@ Pair = tuple[float, float]  # step sizes allowed by the first and the second con
 ALONE = 1e30  # a delta (or gamma) for which only the other condition binds
 
 
-@experiment("001-B1", "Delta-SGD's delta (Delta-SGD B.1, figure 4)")
+@experiment("delta-sgd-B1", "Delta-SGD's delta (Delta-SGD B.1, figure 4)")
 def ease_of_tuning(lab: Lab) -> Findings:
     places: list[Place] = [("mnist", 0.1), TUNED]
     deltas = {0.1: {}, 0.01: {"delta": 0.01}, 1.0: {"delta": 1.0}}  # 0.1 is the default, as in table 1
@@ -97,11 +97,11 @@ def watched(config: dict[str, Any]) -> Result:
     return {"chunks": [chunk for chunk in seen if chunk["first"]]}
 
 
-@experiment("001-fig7", "The two conditions of Delta-SGD's step (Delta-SGD B.8, figure 7)")
+@experiment("delta-sgd-fig7", "The two conditions of Delta-SGD's step (Delta-SGD B.8, figure 7)")
 def step_conditions(lab: Lab) -> Findings:
     rounds = None if lab.small else 300  # as in the paper's figure
     plain = trial(lab, TUNED, {"part": RULES[OURS]}, rounds=rounds)
-    cell = Cell(f"001-fig7 {plain.name}", watched, plain.arguments)
+    cell = Cell(f"delta-sgd-fig7 {plain.name}", watched, plain.arguments)
     chunks = lab.run([cell])[cell.name]["chunks"]
     ways = [way for chunk in chunks for way in _ways(chunk)]
     share = statistics.fmean(first < second for way in ways for first, second in way)

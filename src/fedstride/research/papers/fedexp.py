@@ -54,7 +54,7 @@ def _shown(t: float, most: int) -> str:
     return f"> {most}" if t > most else f"{t:g}"
 
 
-@experiment("003-table1", "Rounds to a target accuracy, every rival tuned (FedExP, table 1 and figure 3)")
+@experiment("fedexp-table1", "Rounds to a target accuracy, every rival tuned (FedExP, table 1 and figure 3)")
 def table_1(lab: Lab) -> Findings:
     best, runs = finals(lab, product(PLACES, RIVALS))
     ours = {place: _rounds(lab, place, runs[place]) for place in PLACES}
@@ -103,7 +103,9 @@ def _speed(lab: Lab, place: str, ours: dict[str, float]) -> list[Claim]:
     return claims
 
 
-@experiment("003-fig7", "The server step of FedExP over the rounds, on deep tasks (FedExP, section 6 and figures 8, 9)")
+@experiment(
+    "fedexp-fig7", "The server step of FedExP over the rounds, on deep tasks (FedExP, section 6 and figures 8, 9)"
+)
 def figure_7(lab: Lab) -> Findings:
     best, runs = finals(lab, product(PLACES, ("fedexp", "fedavg")))
     constant = {p: best[p, "fedavg"]["server_lr"] for p in PLACES}
@@ -127,7 +129,7 @@ def figure_7(lab: Lab) -> Findings:
 MOMENTUM = ("fedexpm", "fedavgm", "fedadam", "fedexp", "fedavg")
 
 
-@experiment("003-AppF", "Extrapolation with server momentum (FedExP, appendix F)")
+@experiment("fedexp-AppF", "Extrapolation with server momentum (FedExP, appendix F)")
 def appendix_f(lab: Lab) -> Findings:
     best, places = finals(lab, [("cifar10", recipe) for recipe in MOMENTUM])
     runs = places["cifar10"]
@@ -161,7 +163,7 @@ def appendix_f(lab: Lab) -> Findings:
 VARIANCE = ("scaffold_exp", "scaffold", "fedexp", "fedavg")
 
 
-@experiment("003-scaffold-exp", "Extrapolation added to SCAFFOLD (FedExP, figure 4, figure 8, appendix E)")
+@experiment("fedexp-scaffold-exp", "Extrapolation added to SCAFFOLD (FedExP, figure 4, figure 8, appendix E)")
 def scaffold_exp(lab: Lab) -> Findings:
     best, runs = finals(lab, product(PLACES, VARIANCE))
     final = {place: scores(runs[place]) for place in PLACES}

@@ -22,7 +22,7 @@ SERVER = (-1, -0.5, 0, 0.5, 1)  # log10 of eta_g
 
 
 @experiment(
-    "003-fig1", "Server step and client step of FedAvg, compared with FedExP's own server step (FedExP, figure 1)"
+    "fedexp-fig1", "Server step and client step of FedAvg, compared with FedExP's own server step (FedExP, figure 1)"
 )
 def figure_1(lab: Lab) -> Findings:
     cells = {
@@ -89,7 +89,7 @@ ONE = {"name": "fedexp", "lr": 0.1, "server_lr_max": 1.0}  # FedAvg with FedExP'
 ITERATES = {"last_accuracy": "last iterate", "test_accuracy": "mean of two"}
 
 
-@experiment("003-fig6", "The mean of the last two iterates against the last one (FedExP, figure 6)")
+@experiment("fedexp-fig6", "The mean of the last two iterates against the last one (FedExP, figure 6)")
 def figure_6(lab: Lab) -> Findings:
     size = {**FEW[lab.scale], "data__clients": 10, "data__alpha": 0.3, "training__evaluate_every": 1}
     rounds = 40 if lab.small else ROUNDS[lab.scale]
@@ -145,7 +145,7 @@ TABLE_4 = {  # training accuracy by log10 of eps
 }
 
 
-@experiment("003-table4", "FedExP with five values of eps (FedExP, table 4)")
+@experiment("fedexp-table4", "FedExP with five values of eps (FedExP, table 4)")
 def table_4(lab: Lab) -> Findings:
     best = tuned(lab, [(place, "fedexp") for place in PLACES])
     powers = (-3, -2, -1) if lab.small else (-3, -2.5, -2, -1.5, -1)

@@ -60,7 +60,7 @@ def _logistic() -> tuple[LeastSquares, list[int], Vec]:
 
 
 @experiment(
-    "004-K", "Logistic regression with sparse gradients, at the server and at the clients (FedLin, figures 6 and 7)"
+    "fedlin-K", "Logistic regression with sparse gradients, at the server and at the clients (FedLin, figures 6 and 7)"
 )
 def sparse_gradients(lab: Lab) -> Findings:
     judge = partial(lab.judge, full=True)
@@ -70,7 +70,7 @@ def sparse_gradients(lab: Lab) -> Findings:
     shorter = {f"{name}, 0.15 / delta_s": a | {"lr": 0.15 * a["k"] / 100} for name, a in fed_back.items()}
     up: Work = {name: {"where": "up", "k": k, "feedback": True, "lr": 0.1} for name, k in CLIENTS.items()}
     work = {**down, **fed_back, **shorter, **up}
-    cells = {name: Cell(f"004-K {name}", sparse, {**a, "rounds": rounds}) for name, a in work.items()}
+    cells = {name: Cell(f"fedlin-K {name}", sparse, {**a, "rounds": rounds}) for name, a in work.items()}
     found = lab.run(list(cells.values()))
     gaps = {name: found[cell.name]["gap"] for name, cell in cells.items()}
     floors = {name: fmean(gaps[name][-rounds // 4 :]) for name in gaps}
@@ -154,11 +154,11 @@ def noisy(variance: float, scale: str, seed: int) -> Result:
     return {"square": [float(sq(x - star)) for x in xs]}
 
 
-@experiment("004-L", "FedLin under noise: a floor that grows with its variance (FedLin, figure 8)")
+@experiment("fedlin-L", "FedLin under noise: a floor that grows with its variance (FedLin, figure 8)")
 def noise_floors(lab: Lab) -> Findings:
     judge = partial(lab.judge, full=False)
     cells = {
-        (v, seed): Cell(f"004-L {v:g} s{seed}", noisy, {"variance": v, "scale": lab.scale, "seed": seed})
+        (v, seed): Cell(f"fedlin-L {v:g} s{seed}", noisy, {"variance": v, "scale": lab.scale, "seed": seed})
         for v in NOISE
         for seed in range(lab.seeds)
     }

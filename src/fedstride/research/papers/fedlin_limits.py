@@ -41,7 +41,7 @@ def split(L: float, e: int, rounds: int) -> Result:
     return {"radius": max(radius), "bias": bias, "distance": [float((x - star).norm()) for x in xs]}
 
 
-@experiment("004-J", "FedSplit on two quadratics: odd numbers of local steps diverge (FedLin, figure 5)")
+@experiment("fedlin-J", "FedSplit on two quadratics: odd numbers of local steps diverge (FedLin, figure 5)")
 def fedsplit_diverges(lab: Lab) -> Findings:
     ours, steeper = _by_steps(lab, 1000.0, range(1, 42)), _by_steps(lab, 2000.0, range(42, 62))
     calm = _calm(ours)
@@ -51,7 +51,9 @@ def fedsplit_diverges(lab: Lab) -> Findings:
 
 
 def _by_steps(lab: Lab, L: float, es: range) -> dict[int, Result]:
-    cells = {e: Cell(f"004-J L={L:g} e={e}", split, {"L": L, "e": e, "rounds": 60 if e in FIGURE_5 else 6}) for e in es}
+    cells = {
+        e: Cell(f"fedlin-J L={L:g} e={e}", split, {"L": L, "e": e, "rounds": 60 if e in FIGURE_5 else 6}) for e in es
+    }
     found = lab.run(list(cells.values()), workers=1)
     return {e: found[cell.name] for e, cell in cells.items()}
 
@@ -135,13 +137,15 @@ def round_map(L: float, H: int, eta: float) -> Result:
     return {"radius": radius, "second": float(M[1, 1]), "wrong": wrong}
 
 
-@experiment("004-E", "FedLin on two quadratics: the step must be shorter than 1/H (FedLin, theorem 5 and appendix E)")
+@experiment(
+    "fedlin-E", "FedLin on two quadratics: the step must be shorter than 1/H (FedLin, theorem 5 and appendix E)"
+)
 def lower_bound(lab: Lab) -> Findings:
     judge = partial(lab.judge, full=True)
     grid = [(L, H) for L in (14.0, 100.0) for H in (2, 10, 30)]
     shares = [k / 10 for k in range(1, 16)]
     cells = {
-        (L, H, share): Cell(f"004-E L={L:g} H={H} eta H={share:.6g}", round_map, {"L": L, "H": H, "eta": share / H})
+        (L, H, share): Cell(f"fedlin-E L={L:g} H={H} eta H={share:.6g}", round_map, {"L": L, "H": H, "eta": share / H})
         for L, H in grid
         for share in (*shares, 1 / (6 * L))
     }

@@ -57,7 +57,7 @@ def _tables(lab: Lab) -> tuple[Best, dict[str, Runs]]:
 
 
 @experiment(
-    "000-table1", "Training loss of line search and extrapolation against tuned rivals (FedSLS, table 1, figure 2)"
+    "fedsls-table1", "Training loss of line search and extrapolation against tuned rivals (FedSLS, table 1, figure 2)"
 )
 def table_1(lab: Lab) -> Findings:
     best, runs = _tables(lab)
@@ -79,7 +79,7 @@ def table_1(lab: Lab) -> Findings:
 
 
 @experiment(
-    "000-table2", "Test accuracy of line search and extrapolation against tuned rivals (FedSLS, table 2, figure 3)"
+    "fedsls-table2", "Test accuracy of line search and extrapolation against tuned rivals (FedSLS, table 2, figure 3)"
 )
 def table_2(lab: Lab) -> Findings:
     best, runs = _tables(lab)
@@ -149,7 +149,7 @@ EXPECTED = {  # FedSLS app. F: number of trials per step at the start and later
 FEW = 1.5  # trials per step up to which we say "about one"
 
 
-@experiment("000-fig4", "Trials of the line search over the rounds (FedSLS, figure 4)")
+@experiment("fedsls-fig4", "Trials of the line search over the rounds (FedSLS, figure 4)")
 def figure_4(lab: Lab) -> Findings:
     _, places = finals(lab, [(p, "fedexpsls") for p in PLACES])
     runs = {p: some["fedexpsls"] for p, some in places.items()}
@@ -194,7 +194,7 @@ def _ends(count: int) -> tuple[Callable[[list[float]], list[float]], Callable[[l
 CS = (0.1, 0.3, 0.5, 0.7)
 
 
-@experiment("000-fig5", "The constant c of Armijo's condition (FedSLS, figure 5)")
+@experiment("fedsls-fig5", "The constant c of Armijo's condition (FedSLS, figure 5)")
 def figure_5(lab: Lab) -> Findings:
     # 0.1 is the recipe's default, so this run is shared with the tables
     cells = {

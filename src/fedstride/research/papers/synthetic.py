@@ -70,7 +70,7 @@ def regression(seed: int, size: list[int], recipe: str, options: Options, rounds
 
 
 @experiment(
-    "003-synthetic", "Linear regression with more unknowns than equations (FedExP, figure 3 left, figure 7, table 3)"
+    "fedexp-synthetic", "Linear regression with more unknowns than equations (FedExP, figure 3 left, figure 7, table 3)"
 )
 def linear_regression(lab: Lab) -> Findings:
     best = [_tuned(lab, seed) for seed in range(1, lab.seeds + 1)]
@@ -118,7 +118,7 @@ def linear_regression(lab: Lab) -> Findings:
 def _cell(lab: Lab, seed: int, recipe: str, options: Options, rounds: int) -> Cell:
     words = " ".join(f"{key}={value:.3g}" for key, value in options.items())
     arguments: dict[str, Any] = {"seed": seed, "size": list(SIZES[lab.scale]), "recipe": recipe, "options": options}
-    return Cell(f"003-synthetic {recipe} {words} r{rounds} s{seed}", regression, {**arguments, "rounds": rounds})
+    return Cell(f"fedexp-synthetic {recipe} {words} r{rounds} s{seed}", regression, {**arguments, "rounds": rounds})
 
 
 def _tuned(lab: Lab, seed: int) -> dict[str, Options]:
