@@ -39,7 +39,7 @@ class Best:
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class RunSource:
     """What a run was trained on, for run.report() and fs.personal_report(). It is never saved or pickled."""
 
     clients: Federation | Lazy
@@ -81,7 +81,7 @@ class Run:
     ended: str = "finished"
     best: Best | None = None
     settings: dict[str, Any] = field(default_factory=dict)
-    source: Source | None = field(default=None, compare=False)
+    source: RunSource | None = field(default=None, compare=False)
     personal: PersonalModels | None = None
     reporter: ClassVar[Callable[[Run, Path], Path]]  # set by app/results.py: this layer does not know about reports
 

@@ -9,7 +9,7 @@ import pytest
 
 from fedstride import InvalidInput
 from fedstride.app.report import theme
-from fedstride.research.papers import Claim, Experiment, Findings, Lab, page
+from fedstride.research.papers import Claim, Experiment, Lab, Outcome, page
 from fedstride.research.papers.experiment import AGREES, DIFFERS, NOT_RUN, curves
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ CLAIMS = [
 def written(tmp_path):
     """The paths of a record and a page with an infinity and a NaN in them."""
     picture = curves("F", "note", {"a": ([0, 1], [1.0, float("inf")]), "b": ([0, 1], [1.0, 2.0])})
-    outcome = Findings(CLAIMS, [picture], {"F": [float("nan"), 1.0]}, {"rounds": 50})
+    outcome = Outcome(CLAIMS, [picture], {"F": [float("nan"), 1.0]}, {"rounds": 50})
     found = page.record(Experiment("fedsls-x", "A title", None), Lab("small", 2, tmp_path), outcome)
     return page.write(found, outcome.pictures, tmp_path)
 

@@ -87,7 +87,7 @@ def _log_axis(values: list[float]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Findings:
+class Outcome:
     """The result of an experiment."""
 
     claims: list[Claim]
@@ -145,16 +145,16 @@ class Experiment:
 
     name: str
     title: str
-    measure: Callable[[Lab], Findings]
+    measure: Callable[[Lab], Outcome]
 
 
 EXPERIMENTS: dict[str, Experiment] = {}
 
 
-def experiment(name: str, title: str) -> Callable[[Callable[[Lab], Findings]], Callable[[Lab], Findings]]:
+def experiment(name: str, title: str) -> Callable[[Callable[[Lab], Outcome]], Callable[[Lab], Outcome]]:
     """Register a function as an experiment, under the names of the paper and of the table or figure."""
 
-    def enter(measure: Callable[[Lab], Findings]) -> Callable[[Lab], Findings]:
+    def enter(measure: Callable[[Lab], Outcome]) -> Callable[[Lab], Outcome]:
         EXPERIMENTS[name] = Experiment(name, title, measure)
         return measure
 

@@ -22,7 +22,7 @@ from fedstride.app.sweep import Cell, Result
 from fedstride.client.gradient import Noisy
 from fedstride.core.rows import Vec, sq
 from fedstride.engine import Local
-from fedstride.research.papers.experiment import Claim, Findings, Lab, curves, experiment
+from fedstride.research.papers.experiment import Claim, Lab, Outcome, curves, experiment
 from fedstride.research.verify.fedlin import appendix_k, logistic_sum, newton
 from fedstride.research.verify.problems import LeastSquares, iterates, near, random_least_squares
 from fedstride.wire import TopK
@@ -62,7 +62,7 @@ def _logistic() -> tuple[LeastSquares, list[int], Vec]:
 @experiment(
     "fedlin-K", "Logistic regression with sparse gradients, at the server and at the clients (FedLin, figures 6 and 7)"
 )
-def sparse_gradients(lab: Lab) -> Findings:
+def sparse_gradients(lab: Lab) -> Outcome:
     judge = partial(lab.judge, full=True)
     rounds = 300
     down: Work = {name: {"where": "down", "k": k, "feedback": False, "lr": 0.15} for name, k in SERVER.items()}
@@ -113,7 +113,7 @@ def sparse_gradients(lab: Lab) -> Findings:
         "loss": "sum, eq. (156)",
         "rounds": rounds,
     }
-    return Findings(claims, pictures, {"last": {n: g[-1] for n, g in gaps.items()}, "last quarter": floors}, about)
+    return Outcome(claims, pictures, {"last": {n: g[-1] for n, g in gaps.items()}, "last quarter": floors}, about)
 
 
 def _reaches(lab: Lab, name: str, paper: str, gap: list[float]) -> Claim:
@@ -155,7 +155,7 @@ def noisy(variance: float, scale: str, seed: int) -> Result:
 
 
 @experiment("fedlin-L", "FedLin under noise: a floor that grows with its variance (FedLin, figure 8)")
-def noise_floors(lab: Lab) -> Findings:
+def noise_floors(lab: Lab) -> Outcome:
     judge = partial(lab.judge, full=False)
     cells = {
         (v, seed): Cell(f"fedlin-L {v:g} s{seed}", noisy, {"variance": v, "scale": lab.scale, "seed": seed})
@@ -205,4 +205,4 @@ def noise_floors(lab: Lab) -> Findings:
     about = dict(
         zip(("clients", "samples", "unknowns", "most local steps", "etabar", "rounds"), SIZES[lab.scale], strict=True)
     )
-    return Findings(claims, [picture], {"floor": {str(v): floor[v] for v in NOISE}}, about)
+    return Outcome(claims, [picture], {"floor": {str(v): floor[v] for v in NOISE}}, about)

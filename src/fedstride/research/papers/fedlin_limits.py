@@ -13,7 +13,7 @@ import torch
 
 from fedstride.algorithm.recipes import fedlin, fedsplit
 from fedstride.app.sweep import Cell, Result
-from fedstride.research.papers.experiment import Claim, Findings, Lab, Picture, curves, experiment
+from fedstride.research.papers.experiment import Claim, Lab, Outcome, Picture, curves, experiment
 from fedstride.research.papers.fedlin import HERE, span
 from fedstride.research.verify.fedlin import matrix_57, recurrence
 from fedstride.research.verify.problems import LeastSquares, iterates
@@ -42,12 +42,12 @@ def split(L: float, e: int, rounds: int) -> Result:
 
 
 @experiment("fedlin-J", "FedSplit on two quadratics: odd numbers of local steps diverge (FedLin, figure 5)")
-def fedsplit_diverges(lab: Lab) -> Findings:
+def fedsplit_diverges(lab: Lab) -> Outcome:
     ours, steeper = _by_steps(lab, 1000.0, range(1, 42)), _by_steps(lab, 2000.0, range(42, 62))
     calm = _calm(ours)
     figures = {"radius": {str(e): ours[e]["radius"] for e in ours}, "bias": {str(e): ours[e]["bias"] for e in calm}}
     about = {"L": 1000, "mu": 1, "s": "1 / sqrt(L mu)", "inner step": "s / (1 + s (L + mu) / 2)", "start": "0"}
-    return Findings(_divergence(lab, ours, steeper), _radii(ours), figures, about)
+    return Outcome(_divergence(lab, ours, steeper), _radii(ours), figures, about)
 
 
 def _by_steps(lab: Lab, L: float, es: range) -> dict[int, Result]:
@@ -140,7 +140,7 @@ def round_map(L: float, H: int, eta: float) -> Result:
 @experiment(
     "fedlin-E", "FedLin on two quadratics: the step must be shorter than 1/H (FedLin, theorem 5 and appendix E)"
 )
-def lower_bound(lab: Lab) -> Findings:
+def lower_bound(lab: Lab) -> Outcome:
     judge = partial(lab.judge, full=True)
     grid = [(L, H) for L in (14.0, 100.0) for H in (2, 10, 30)]
     shares = [k / 10 for k in range(1, 16)]
@@ -176,4 +176,4 @@ def lower_bound(lab: Lab) -> Findings:
     words = "Above 1 a run diverges.", lines
     picture = curves("Spectral radius of a round", *words, x="eta H", y="spectral radius", log=True, yaxis=range_of)
     figures = {"least radius with eta >= 1/H": min(long), "largest radius with eta = 1/(6LH)": max(short)}
-    return Findings(claims, [picture], figures, {"L": (14, 100), "H": (2, 10, 30)})
+    return Outcome(claims, [picture], figures, {"L": (14, 100), "H": (2, 10, 30)})

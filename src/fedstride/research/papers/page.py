@@ -24,8 +24,8 @@ from fedstride.research.papers.experiment import (
     IN_KIND,
     NOT_RUN,
     Experiment,
-    Findings,
     Lab,
+    Outcome,
     Picture,
     current,
 )
@@ -39,7 +39,7 @@ COLOURS = {  # verdict: (light, dark)
 }
 
 
-def record(experiment: Experiment, lab: Lab, outcome: Findings) -> Record:
+def record(experiment: Experiment, lab: Lab, outcome: Outcome) -> Record:
     about = environment()
     found = {
         "name": experiment.name,

@@ -22,7 +22,7 @@ from fedstride.app.sweep import Cell, Result
 from fedstride.core.errors import Diverged
 from fedstride.core.rows import sq
 from fedstride.engine import Local
-from fedstride.research.papers.experiment import Claim, Findings, Lab, curves, experiment
+from fedstride.research.papers.experiment import Claim, Lab, Outcome, curves, experiment
 from fedstride.research.verify.fedexp import synthetic, zeros
 from fedstride.research.verify.problems import iterates
 
@@ -72,7 +72,7 @@ def regression(seed: int, size: list[int], recipe: str, options: Options, rounds
 @experiment(
     "fedexp-synthetic", "Linear regression with more unknowns than equations (FedExP, figure 3 left, figure 7, table 3)"
 )
-def linear_regression(lab: Lab) -> Findings:
+def linear_regression(lab: Lab) -> Outcome:
     best = [_tuned(lab, seed) for seed in range(1, lab.seeds + 1)]
     cells = {
         (seed, m): _cell(lab, seed + 1, m, o, ROUNDS[lab.scale])
@@ -112,7 +112,7 @@ def linear_regression(lab: Lab) -> Findings:
         "mu of FedProx": PROX,
         "eps of FedExP": 0,
     }
-    return Findings(claims, [picture, steps], {"best": best, "loss": at}, about)
+    return Outcome(claims, [picture, steps], {"best": best, "loss": at}, about)
 
 
 def _cell(lab: Lab, seed: int, recipe: str, options: Options, rounds: int) -> Cell:

@@ -19,7 +19,7 @@ from fedstride.app.report.charts import line
 from fedstride.app.sweep import Cell, Result
 from fedstride.client.step import Polyak
 from fedstride.engine import Local
-from fedstride.research.papers.experiment import Findings, Lab, Picture, curves, experiment
+from fedstride.research.papers.experiment import Lab, Outcome, Picture, curves, experiment
 from fedstride.research.verify import fedexp as eq12
 from fedstride.research.verify import fedsls as fig1
 from fedstride.research.verify.problems import LeastSquares, iterates
@@ -57,7 +57,7 @@ def path(toy: str, method: str, start: list[float], rounds: int, steps: int) -> 
 
 
 @experiment("fedsls-fig1", "Two clients in the plane: line search and extrapolation together (FedSLS, figure 1)")
-def figure_1(lab: Lab) -> Findings:
+def figure_1(lab: Lab) -> Outcome:
     judge = partial(lab.judge, full=True)
     setting: dict[str, Any] = {"toy": "fig1", "start": [0.24, 1.0], "rounds": 50, "steps": 10}
     found = lab.run([Cell(f"fedsls-fig1 {m}", path, {**setting, "method": m}) for m in METHODS["fig1"]], workers=1)
@@ -100,13 +100,13 @@ def figure_1(lab: Lab) -> Findings:
         "c": 0.1,
         "lr_max": 1,
     }
-    return Findings(claims, pictures, {"final": final}, about)
+    return Outcome(claims, pictures, {"final": final}, about)
 
 
 @experiment(
     "fedexp-eq12", "Two clients in the plane: F oscillates while the distance falls (FedExP, equation 12 and figure 2)"
 )
-def equation_12(lab: Lab) -> Findings:
+def equation_12(lab: Lab) -> Outcome:
     judge = partial(lab.judge, full=True)
     setting: dict[str, Any] = {"toy": "eq12", "rounds": 10, "steps": 1}
     cells = [Cell(f"fedexp-eq12 {m}", path, {**setting, "method": m, "start": [1.0, -1.0]}) for m in METHODS["eq12"]]
@@ -160,7 +160,7 @@ def equation_12(lab: Lab) -> Findings:
         "start": (1, -1),
         "clients": "minimise their loss exactly",
     }
-    return Findings(claims, pictures, {"F": F, "mean of two": means, "distance squared": square}, about)
+    return Outcome(claims, pictures, {"F": F, "mean of two": means, "distance squared": square}, about)
 
 
 def _paths(title: str, note: str, problem: LeastSquares, runs: dict[str, Result], lines: int = 41) -> Picture:
