@@ -40,7 +40,7 @@ class Best:
 
 @dataclass(frozen=True, eq=False)
 class RunSource:
-    """What a run was trained on, for run.report() and fs.personal_report(). It is never saved or pickled."""
+    """The data and arguments of a run, for run.report() and fs.personal_report(). It is never saved or pickled."""
 
     clients: Federation | Lazy
     loss: Loss
@@ -89,7 +89,7 @@ class Run:
         return run_text(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the data out of copies on disk and in other processes."""
+        """Exclude the data from pickles."""
         return {**self.__dict__, "source": None}
 
     def save(self, folder: str | Path, frozen: bool = False) -> Path:
