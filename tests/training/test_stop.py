@@ -141,7 +141,7 @@ def test_evaluate_names_the_clients():
         ({"stop": fs.EarlyStopping("f1")}, "stop: metric='f1' does not exist"),
         ({"stop": fs.EarlyStopping("test_loss"), "test": None}, "metric='test_loss' needs a test set"),
         ({"metrics": ["f1"], "test": None}, "f1 without test="),
-        ({"metrics": {"drift": fs.metrics.f1}}, "'drift' is a column of every history already"),
+        ({"metrics": {"drift": fs.metrics.f1}}, "'drift' is a column of the history already"),
         ({"metrics": {"own": lambda outputs, targets: 1 / 0}}, r"metrics\['own'\]: ZeroDivisionError"),
     ],
 )

@@ -27,8 +27,9 @@ from fedstride.core.errors import InvalidInput, Refused, tell
 from fedstride.core.losses import Loss
 from fedstride.core.model import Replica, probe
 from fedstride.core.normalise import features_of, scaled_by_itself
-from fedstride.data.clients import Client, Collate, TensorClient, client_of, finite, sets_of
+from fedstride.data.clients import Client, Collate, TensorClient, client_of, finite
 from fedstride.data.federation import Federation, Found, Lazy
+from fedstride.data.sets import in_order, sets_of
 from fedstride.training.scales import LOOK
 
 PROBE = 8  # samples of the largest client for the trial run
@@ -81,7 +82,7 @@ def try_out(
         return Probed(clients, (), criterion, found.reduction, found.moving, found.random, found.features)
     few = torch.arange(min(len(samples), PROBE), device="cpu")
     batch = samples.batch(few)
-    split = split_of(batch, model, loss, where)
+    split = split_of(batch, model, loss, where, losses.wants_class_labels(criterion))
     _say_types(where, batch, replica.dtype)
     samples = samples.divided(split, replica.dtype)
     clients = clients if found is not None else clients.divided(split, replica.dtype)
@@ -125,7 +126,9 @@ def _forward(model: nn.Module, inputs: Tree, where: str) -> tuple[Any, tuple[str
             if isinstance(inputs, Tensor)
             else f"inputs {described(inputs)}"
         )
-        raise InvalidInput(f"model: it fails on {where}'s {what}: {error}") from error
+        whole = isinstance(inputs, Tensor) and not inputs.is_floating_point()
+        fix = " Convert numbers that are quantities, as in inputs.float() / 255 for images." if whole else ""
+        raise InvalidInput(f"model: it fails on {where}'s {what}: {error}{fix and '.'}{fix}") from error
     found = tensors_of(output)
     if not found:
         raise InvalidInput(f"model: it returns {type(output).__name__} without tensors; expected a tensor or several.")
@@ -230,7 +233,8 @@ def tests_of(test: Any, clients: Federation | Lazy, collate: Collate | None = No
             f"test: got {len(values)} sets; expected one, or one for each of the {len(clients)} clients. A single set is a tuple "
             "(inputs, targets)."
         )
-    labels = [f"test[{name!r}]" for name in names or range(len(values))]
+    values = in_order(names, values, clients)
+    labels = [f"test[{name!r}]" for name in (names and clients.names) or names or range(len(values))]
     return [_test(name, value, clients, collate) for name, value in zip(labels, values, strict=True)]
 
 

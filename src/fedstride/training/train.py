@@ -163,7 +163,7 @@ def train(
     guard = _guard(guard)
     tests = validate.tests_of(test, federated, collate)
     wanted = validate.metrics_of(metrics, tested=bool(tests))
-    validate.stop_of(stop, wanted, tested=bool(tests), callbacks=bool(callbacks))
+    validate.stop_of(stop, wanted, tests=len(tests), callbacks=bool(callbacks))
     normalise = validate.normalise_of(normalise, chosen, model)
     with torch.enable_grad():
         probed = validate.try_out(model, loss, federated, tests, normalise)
