@@ -196,10 +196,10 @@ def split_of(batch: Tree, model: nn.Module, loss: Any, where: str, labels: bool 
 
 def wants_batch(loss: Any) -> bool:
     """Whether a loss is a function (output, batch)."""
-    if isinstance(loss, str | nn.Module) or not callable(loss):
+    if isinstance(loss, str) or not callable(loss):
         return False
     try:
-        names = list(inspect.signature(loss).parameters)
+        names = list(inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss).parameters)
     except (TypeError, ValueError):  # functions written in C have none
         return False
     return len(names) > 1 and names[1] == "batch"

@@ -231,7 +231,7 @@ def _has_items(value: Any) -> bool:
 def _pure(name: str, value: Any, part: str = "") -> Tree:
     """Return a structure of tensors in tuples, lists and dicts; convert arrays and columns of data frames."""
     if isinstance(value, Tensor):
-        return value
+        return _usual(name, value)
     if isinstance(value, Mapping):
         if not value:
             raise InvalidInput(f"{name}: got an empty dict; {EXPECTED}.")
@@ -239,14 +239,31 @@ def _pure(name: str, value: Any, part: str = "") -> Tree:
     if isinstance(value, tuple | list) and value and not isinstance(value[0], int | float):
         parts = [_pure(name, v, f"{part}[{i}]") for i, v in enumerate(value)]
         return parts if isinstance(value, list) else tuple(parts)
-    array = value.to_numpy() if hasattr(value, "to_numpy") else value
+    array = _array(value)
     if isinstance(array, np.ndarray) and array.dtype.kind in "biuf":
         native = array.astype(array.dtype.newbyteorder("="), copy=not array.flags.writeable)
-        return torch.from_numpy(np.ascontiguousarray(native))
+        return _usual(name, torch.from_numpy(np.ascontiguousarray(native)))
     what = f"an array of type {array.dtype}" if isinstance(array, np.ndarray) else type(value).__name__
     fix = " Encode texts and categories as numbers first, or remove them." if _is_text(array) else ""
     where = f" in batch{part}" if part else ""
     raise InvalidInput(f"{name}: got {what}{where}; {EXPECTED}.{fix}")
+
+
+def _usual(name: str, value: Tensor) -> Tensor:
+    """Return a tensor that torch can index and compute with: no graph, no sparse layout, no wide unsigned numbers."""
+    if value.layout is not torch.strided or value.is_nested:
+        raise InvalidInput(f"{name}: got a sparse or nested tensor; expected dense ones, as from tensor.to_dense().")
+    if value.dtype in (torch.uint16, torch.uint32, torch.uint64):
+        return value.to(torch.int64)
+    return value.detach() if value.requires_grad else value
+
+
+def _array(value: Any) -> Any:
+    """Return columns of a data frame as an array; those of different kinds of numbers as float64."""
+    if not hasattr(value, "to_numpy"):
+        return value
+    kinds = {getattr(dtype, "kind", "O") for dtype in value.dtypes} if _is_frame(value) else set()
+    return value.to_numpy(dtype="float64") if len(kinds) > 1 and kinds <= set("biuf") else value.to_numpy()
 
 
 def _is_text(value: Any) -> bool:

@@ -14,13 +14,17 @@ from fedstride.data.federation import Federation, Lazy
 def sets_of(data: Any, collate: Collate | None = None) -> tuple[list[str], list[Any]] | None:
     """Return the names (none in a list) and the values of several data sets; None for a single one.
 
-    A dict is one set if its values are columns, else sets by name. A list is one set if it holds two columns or single items;
+    A dict is one set if it has columns, else sets by name. A list is one set if it holds two columns or single items;
     an item differs from a set in that its parts do not all have one row for each of the same number of samples.
     """
     if isinstance(data, Federation | Lazy):
         return list(data.names), list(data)
     if isinstance(data, Mapping):
-        return None if all(_is_column(v) for v in data.values()) else (list(map(str, data)), list(data.values()))
+        return (
+            None
+            if not data or any(_is_column(v) for v in data.values())
+            else (list(map(str, data)), list(data.values()))
+        )
     if not isinstance(data, list) or not data or any(_is_column(v) for v in data):
         return None
     items = [v for v in data if isinstance(v, Mapping | tuple) and (collate is not None or not _is_whole(v))]

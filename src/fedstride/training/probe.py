@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedstride.core import losses
 from fedstride.core.batch import (
+    TARGETS,
     Tree,
     described,
     leaves,
@@ -126,7 +127,7 @@ def _forward(model: nn.Module, inputs: Tree, where: str) -> tuple[Any, tuple[str
             if isinstance(inputs, Tensor)
             else f"inputs {described(inputs)}"
         )
-        whole = isinstance(inputs, Tensor) and not inputs.is_floating_point()
+        whole = isinstance(inputs, Tensor) and not (inputs.is_floating_point() or inputs.is_complex())
         fix = " Convert numbers that are quantities, as in inputs.float() / 255 for images." if whole else ""
         raise InvalidInput(f"model: it fails on {where}'s {what}: {error}{fix and '.'}{fix}") from error
     found = tensors_of(output)
@@ -175,11 +176,12 @@ def _scalar(loss: Loss, output: Any, targets: Tree) -> None:
             )
         else:
             what = f"outputs {described(output)} and targets {described(targets)}"
-        raise InvalidInput(f"loss: it fails on {what}: {error}") from error
+        fix = f". The targets of a dict are its entry {', '.join(TARGETS)}." if isinstance(targets, Mapping) else ""
+        raise InvalidInput(f"loss: it fails on {what}: {error}{fix}") from error
     if not isinstance(value, Tensor) or value.dim() > 0:
         found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise InvalidInput(
-            f'loss: it returns {found}; expected a scalar. Reduce over the batch, as in reduction="mean".'
+            f'loss: it returns {found}; expected a scalar tensor. Reduce over the batch, as in reduction="mean".'
         )
     if not value.requires_grad:
         raise InvalidInput("loss: its value has no gradient; expected a differentiable function of the model's output.")
