@@ -144,10 +144,6 @@ def _arguments(run: Run) -> dict[str, Any]:
 
 
 def _tests(tests: Any, clients: Federation | Lazy, collate: Any) -> list[Any]:
-    if isinstance(tests, Federation | Lazy):
-        tests = dict(zip(tests.names, tests, strict=True)) if tests.names else list(tests)
-    if isinstance(tests, dict) and clients.names and {*map(str, tests)} == {*clients.names}:
-        tests = {name: {str(k): v for k, v in tests.items()}[name] for name in clients.names}
     found = tests_of(tests, clients, collate)
     if len(found) != len(clients):
         raise InvalidInput(

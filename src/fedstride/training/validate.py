@@ -25,7 +25,7 @@ from fedstride.core.normalise import Normalised
 from fedstride.core.scores import Metric, computed, resolve
 from fedstride.engine import Task, processor
 from fedstride.training.guard import Guard
-from fedstride.training.history import COLUMNS
+from fedstride.training.history import COLUMNS, NOT_NUMBERS, OF_CLIENTS
 from fedstride.training.personal import check_tests
 from fedstride.training.probe import Probed, found_elsewhere, tests_of, try_out
 from fedstride.training.scales import look_at_scales
@@ -126,8 +126,8 @@ def metrics_of(metrics: Any, tested: bool) -> dict[str, Metric]:
     """Return the metrics by name, after checking that there is something to evaluate them on."""
     found = resolve(metrics)
     for name in found:
-        if name in COLUMNS:
-            raise InvalidInput(f"metrics: {name!r} is a column of every history already; choose another name.")
+        if name in (*COLUMNS, *OF_CLIENTS):
+            raise InvalidInput(f"metrics: {name!r} is a column of the history already; choose another name.")
     if found and not tested:
         raise InvalidInput(
             f"metrics: {', '.join(found)} without test=; metrics are evaluated on the test set. Give one."
@@ -142,15 +142,25 @@ def try_metrics(metrics: Mapping[str, Metric], probed: Probed) -> None:
             computed(metrics, probed.output, targets_of(probed.targets))
 
 
-def stop_of(stop: Any, metrics: Collection[str], tested: bool, callbacks: bool) -> None:
-    """Check that the metric of early stopping is evaluated."""
+def stop_of(stop: Any, metrics: Collection[str], tests: int, callbacks: bool) -> None:
+    """Check that the metric of early stopping will be there, and will be a number."""
     if stop is None:
         return
     if not isinstance(stop, EarlyStopping):
         raise InvalidInput(f"stop={stop!r} is invalid: expected fs.EarlyStopping(...), or None.")
-    known = ["train_loss", *(["test_loss", "test_accuracy", *metrics] if tested else [])]
-    if stop.metric in ("test_loss", "test_accuracy") and not tested:
+    known = [
+        "train_loss",
+        *(["test_loss", "test_accuracy", *metrics] if tests else []),
+        *(OF_CLIENTS if tests > 1 else ()),
+    ]
+    if stop.metric in ("test_loss", "test_accuracy") and not tests:
         raise InvalidInput(f"stop: metric={stop.metric!r} needs a test set; give test=, or use metric='train_loss'.")
+    if stop.metric in OF_CLIENTS and tests < 2:
+        raise InvalidInput(
+            f"stop: metric={stop.metric!r} needs a list of test sets, one for each client; give it as test=."
+        )
+    if stop.metric in NOT_NUMBERS:
+        raise InvalidInput(f"stop: metric={stop.metric!r} is not a number; {nearest(stop.metric, known)}")
     if stop.metric not in known and stop.metric not in COLUMNS and not callbacks:
         raise InvalidInput(f"stop: metric={stop.metric!r} does not exist; {nearest(stop.metric, known)}")
 
