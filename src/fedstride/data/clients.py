@@ -137,6 +137,8 @@ def client_of(name: str, value: Any, collate: Collate | None = None) -> Client:
         return client_of(name, value.dataset, collate or own)
     if isinstance(value, TensorDataset) and collate is None:
         value = value.tensors
+    if isinstance(value, Table):
+        raise InvalidInput(f"{name}: got a Table, which has two sets of samples; expected one, as in table.test.")
     if _is_frame(value):
         raise InvalidInput(
             f"{name}: a data frame does not say which column is the target; expected (inputs, targets), as in "
