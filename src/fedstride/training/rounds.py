@@ -50,7 +50,7 @@ class Event:
 
     @property
     def model(self) -> nn.Module:
-        """The model that fs.train() would return now."""
+        """The model that fs.train() would return if the run ended with this round."""
         return self.make()
 
 

@@ -103,7 +103,8 @@ def steps_of(
     return lambda round, client: each[client]
 
 
-def weights_of(weights: str | Sequence[float], sizes: Sequence[int]) -> list[float]:
+def weights_of(weights: str | Sequence[float] | None, sizes: Sequence[int]) -> list[float]:
+    weights = "uniform" if weights is None else weights
     if isinstance(weights, str):
         known = {"uniform": [1.0] * len(sizes), "samples": [float(n) for n in sizes]}
         known["sample"] = known["samples"]
