@@ -1,11 +1,7 @@
-"""Run tests and laws on the fedstride that PYTHONPATH names: python -m tests.mutants.child SOURCE TESTS LAWS.
-
-The last line that it prints is a JSON object: the first test that fails, and the first law that is broken, null for none.
-"""
+"""What notices a mutant: the first test that fails, and the first law that is broken, in the process that calls it."""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -29,29 +25,46 @@ class First:
 def failing_test(selection: str) -> str | None:
     first = First()
     code = pytest.main([*selection.split(), "-x", "-q", "-p", "no:cacheprovider", "--no-header"], plugins=[first])
-    if code not in (0, 1, 2) or (code == 2 and first.failed is None):
-        raise SystemExit(f"pytest could not run {selection!r}: exit code {code}")
+    if code > 2 or (code == 2 and first.failed is None):
+        raise RuntimeError(f"pytest could not run {selection!r}: exit code {code}")
     return first.failed
 
 
 def broken_law(selection: str) -> str | None:
-    from fedstride.research.verify import law, measurements
+    """Return the first measurement that breaks its bound; an error of any kind counts as one."""
+    from fedstride.research.verify import law
 
-    for only in filter(None, map(str.strip, selection.split(";"))):
-        assert law.select(only), f"no law is called {only!r}"
-        for found in measurements(only):
-            if not found.kept:
-                return f"{found.source}: {found.law}"
+    for only in selection.split("; ") if selection else []:
+        text, _, rules = only.rstrip("]").partition("[")
+        assert law.select(text), f"no law is called {text!r}"
+        for source, check in law.select(text):
+            try:
+                found = list(_measured(law, source, check, rules))
+            except Exception as error:
+                return f"{source}: {type(error).__name__}"
+            if found:
+                return found[0]
     return None
 
 
-if __name__ == "__main__":
+def _measured(law, source, check, rules):  # type: ignore[no-untyped-def]
+    """Yield the first broken measurement; `rules` limits a law over a table of rules to some of them."""
+
+    def some():  # type: ignore[no-untyped-def]
+        table = sys.modules[check.__module__].RULES
+        return check({name: rule for name, rule in table.items() if rules in name})
+
+    some.__name__ = check.__name__
+    for found in law.run(source, some if rules else check):
+        if not found.kept:
+            yield f"{found.source}: {found.law}"
+            return
+
+
+def outcome(copy: Path, tests: str, laws: str) -> dict[str, str | None]:
+    """Return what noticed: the test and the law, None for neither."""
+    sys.path.insert(0, str(copy))
     import fedstride
 
-    source, tests, laws = sys.argv[1:]
-    assert Path(fedstride.__file__).is_relative_to(source), f"{fedstride.__file__} instead of {source}"
-    try:
-        law = broken_law(laws)
-    except Exception as error:  # an error of any kind is noticed
-        law = f"{type(error).__name__}: {error}".split("\n")[0]
-    print("\n" + json.dumps({"test": failing_test(tests), "law": law}))
+    assert Path(fedstride.__file__).is_relative_to(copy), f"{fedstride.__file__} instead of {copy}"
+    return {"law": broken_law(laws), "test": failing_test(tests)}

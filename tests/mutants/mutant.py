@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,8 @@ class Mutant:
         old: source text.
         new: the text in its place.
         tests: arguments of pytest that select the tests to run, separated by spaces.
-        laws: laws to check, as `fedstride verify --only` selects them, separated by semicolons. Empty: no update rule.
+        laws: laws to check, as `fedstride verify --only` selects them, separated by "; ". Of a law over a table of
+            rules, [text] selects the rules whose name contains the text. Empty: the mutant is not in an update rule.
     """
 
     name: str
@@ -38,4 +40,4 @@ class Mutant:
         path.write_text(text.replace(self.old, self.new))
 
     def undo(self, folder: Path) -> None:
-        (folder / self.file).write_text((SOURCE / self.file).read_text())
+        shutil.copy2(SOURCE / self.file, folder / self.file)  # with its time, so that compiled files stay valid

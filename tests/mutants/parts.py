@@ -169,7 +169,7 @@ MUTANTS = [
     *of(
         "local.py",
         f"{LOOP} {TWINS}fedavg {TWINS}scaffold",
-        "clients.as_printed; drift.control",
+        "clients.as_printed[momentum]; drift.control",
         (
             "clients take one step less",
             "for k in range(context.steps[0]):",

@@ -18,14 +18,14 @@ MUTANTS = [
     *of(
         "average.py",
         f"{TWINS}fedavg_server_lr",
-        SERVERS,
+        f"{SERVERS}[FedAvg]",
         ("the server's rate is ignored", "x - self.lr * mean.update", "x - mean.update"),
         ("the server goes uphill", "x - self.lr * mean.update", "x + self.lr * mean.update"),
     ),
     *of(
         "momentum.py",
         f"{TWINS}fedavgm",
-        SERVERS,
+        f"{SERVERS}[FedAvgM]",
         (
             "momentum weighs the update by 1 - beta",
             "mean.update + self.beta * state",
@@ -40,7 +40,7 @@ MUTANTS = [
     *of(
         "adaptive.py",
         f"{TWINS}fedadam {TWINS}fedadagrad {TWINS}fedyogi {TWINS}fedadam_as_in_001",
-        SERVERS,
+        f"{SERVERS}[Fed]",
         (
             "FedAdagrad forgets",
             'state["v"] = state["v"] + mean.update**2',
@@ -77,8 +77,8 @@ MUTANTS = [
     ),
     *of(
         "fedexp.py",
-        f"{TWINS}fedexp {TWINS}fedexp_exact_and_capped {TWINS}fedexp_overparameterised {TWINS}fedexpsls {READOUT}",
-        f"fedexp.by_hand; {SERVERS}; read_outs",
+        f"{TWINS}fedexp_overparameterised {TWINS}fedexp_exact_and_capped {READOUT}::test_fedexps_own_readout_is_the_mean_of_two {TWINS}fedexp",
+        f"fedexp.by_hand; {SERVERS}[FedExP]; read_outs",
         ("FedExP without the factor 2", "(1 if self.exact else 2)", "(1 if self.exact else 1)"),
         ("exact projections have the factor 2", "(1 if self.exact else 2)", "(2 if self.exact else 2)"),
         ("|Dbar| instead of |Dbar|^2", "(sq(mean.update) + self.eps)", "(sq(mean.update).sqrt() + self.eps)"),
@@ -97,7 +97,7 @@ MUTANTS = [
     *of(
         "fedexpm.py",
         f"{TWINS}fedexpm",
-        f"{SERVERS}; Lemma 11",
+        f"{SERVERS}[FedExP-M]; Lemma 11",
         ("s forgets by beta, not beta / 2", "mean.square + self.beta / 2 * state", "mean.square + self.beta * state"),
         ("|Dbar|^2 instead of |v|^2", "below = 2 * (sq(v) + self.eps)", "below = 2 * (sq(mean.update) + self.eps)"),
         (
@@ -111,7 +111,7 @@ MUTANTS = [
     *of(
         "fedexprox.py",
         f"{TWINS}fedexprox {TWINS}fedexprox_where_the_updates_cancel",
-        f"{SERVERS}; objectives.extrapolated",
+        f"{SERVERS}[FedExProx]; objectives.extrapolated",
         ("GraDS with a factor 1/2", "mean.square / below, 1.0)", "mean.square / (2 * below), 1.0)"),
         ("GraDS for every alpha", 'diversity if self.alpha == "grads" else x.new_tensor(self.alpha)', "diversity"),
     ),
@@ -138,7 +138,7 @@ MUTANTS = [
     *of(
         "dog.py",
         f"{TWINS}feddog {FREE}",
-        SERVERS,
+        f"{SERVERS}[DoG]",
         (
             "DoG forgets the largest distance",
             'r = state["r"] = torch.maximum(state["r"], norm(x - state["x0"]))',
@@ -150,7 +150,7 @@ MUTANTS = [
     *of(
         "dadaptation.py",
         f"{TWINS}feddadapt {TWINS}feddadapt_momentum",
-        SERVERS,
+        f"{SERVERS}[D-Ada]",
         ("d without the factor 2", '2 * state["sum"] / norm(s)', 'state["sum"] / norm(s)'),
         ("d may fall", 'torch.maximum(state["d"], found)', 'torch.where(found > 0, found, state["d"])'),
         (
@@ -167,7 +167,7 @@ MUTANTS = [
     *of(
         "prodigy.py",
         f"{TWINS}fedprodigy {TWINS}fedprodigy_options",
-        SERVERS,
+        f"{SERVERS}[Prodigy]",
         ("b3 without root", "self.betas[1] ** 0.5", "self.betas[1] ** 1.0"),
         ("the product has the other sign", 'dot(g, state["x0"] - x)', 'dot(g, x - state["x0"])'),
         ("the Euclidean norm of s", "length = s.abs().sum()", "length = (s * s).sum().sqrt()"),
@@ -176,7 +176,7 @@ MUTANTS = [
     *of(
         "schedule_free.py",
         f"{TWINS}fedschedulefree",
-        f"{SERVERS}; read_outs",
+        f"{SERVERS}[schedule-free]; read_outs",
         ("the mean counts the start", '(z - state["x"]) / state["t"]', '(z - state["x"]) / (state["t"] + 1)'),
         ("beta weighs z", "(1 - self.beta) * z + self.beta * average", "self.beta * z + (1 - self.beta) * average"),
         ("the read-out is y", 'return state["x"]', "return x"),
@@ -184,7 +184,7 @@ MUTANTS = [
     *of(
         "hypergradient.py",
         f"{TWINS}fedhyper",
-        SERVERS,
+        f"{SERVERS}[FedHyper]",
         ("the step falls where updates agree", 'state["eta"] + dot(', 'state["eta"] - dot('),
         ("no lower limit", "eta.clamp(1 / self.bound, self.bound)", "eta.clamp(max=self.bound)"),
         ("the last update is never kept", "self.bound), mean.update\n", 'self.bound), state["last"]\n'),

@@ -21,8 +21,8 @@ def of(file: str, tests: str, laws: str, *changes: tuple[str, str, str]) -> list
 MUTANTS = [
     *of(
         "constant.py",
-        f"{TWINS}fedavg {TWINS}fedlin {TORCH} {TWINS}fednova_prox_and_server_lr",
-        f"{STEPS}; Prop 2",
+        TORCH,
+        f"{STEPS}[FedLin]; servers.effective",
         ("FedLin's step is not divided by tau", "context.rounds) / context.tau}", "context.rounds) / 1}"),
         (
             "FedNova's a_i with prox counts one step more",
@@ -32,8 +32,8 @@ MUTANTS = [
     ),
     *of(
         "schedule.py",
-        f"{TWINS}fedavg_schedules {TORCH}",
-        STEPS,
+        f"{TORCH} {TWINS}fedavg_schedules",
+        f"{STEPS}[constant]",
         (
             "exponential decay starts a round late",
             "return self.factor**round",
@@ -45,7 +45,7 @@ MUTANTS = [
     *of(
         "momentum.py",
         f"{TORCH} {TWINS}client_optimizers",
-        STEPS,
+        f"{STEPS}[momentum]; servers.effective",
         (
             "momentum weighs the gradient by 1 - beta",
             'self.beta * state["v"] + G',
@@ -60,7 +60,7 @@ MUTANTS = [
     *of(
         "adaptive.py",
         f"{TORCH} {TWINS}client_optimizers",
-        STEPS,
+        f"{STEPS}[Ada]",
         (
             "Adam's first moment without bias correction",
             'return -state["eta"] / (1 - b1**t) * m',
@@ -80,14 +80,14 @@ MUTANTS = [
     *of(
         "adamw.py",
         f"{TORCH} {TWINS}client_optimizers",
-        STEPS,
+        f"{STEPS}[AdamW]",
         ("AdamW's decay without the rate", 'self.weight_decay * state["eta"] * W', "self.weight_decay * W"),
         ("AdamW's decay grows the weights", "state, oracle) - self.weight_decay", "state, oracle) + self.weight_decay"),
     ),
     *of(
         "polyak.py",
         f"tests/client/step/test_polyak_rule.py {TWINS}fedsps_options {TWINS}fedsps",
-        STEPS,
+        f"{STEPS}[Polyak]",
         ("the Polyak step divides by |g|", "self.c * sq(g) + 1e-8", "self.c * sq(g).sqrt() + 1e-8"),
         ("f* is added", "(L - self.f_star) / (self.c", "(L + self.f_star) / (self.c"),
         ("c multiplies instead of dividing", "(self.c * sq(g) + 1e-8)", "(sq(g) / self.c + 1e-8)"),
@@ -97,7 +97,7 @@ MUTANTS = [
     *of(
         "decsps.py",
         f"{LOSSES} {TWINS}feddecsps",
-        STEPS,
+        f"{STEPS}[DecSPS]",
         ("the bound does not carry over", 'torch.minimum(polyak, state["bound"])', "polyak"),
         ("k is not counted from earlier rounds", "context.round * context.tau", "0 * context.tau"),
         ("c_k grows without root", 'self.c0 * state["k"].sqrt()', 'self.c0 * state["k"]'),
@@ -105,7 +105,7 @@ MUTANTS = [
     *of(
         "ngn.py",
         f"{LOSSES} {TWINS}fedngn",
-        STEPS,
+        f"{STEPS}[NGN]",
         ("NGN takes f instead of 2 f", "twice = 2 * L.clamp(min=0)", "twice = L.clamp(min=0)"),
         ("NGN without sigma in the denominator", "below = twice + self.sigma * sq(g)", "below = twice + sq(g)"),
     ),
@@ -145,7 +145,7 @@ MUTANTS = [
     ),
     *of(
         "delta_sgd.py",
-        f"{DELTA} {TWINS}delta_sgd {TWINS}delta_sgd_options",
+        f"{DELTA} {TWINS}delta_sgd_options",
         CURVATURE,
         ("the quotient without 1/2", "self.gamma * dy / (2 * dg)", "self.gamma * dy / dg"),
         ("the quotient upside down", "self.gamma * dy / (2 * dg)", "self.gamma * dg / (2 * dy)"),

@@ -34,6 +34,7 @@ from fedstride.research.verify.problems import (
     half_sum_square,
     iterates,
     least_curvature,
+    linear,
     near,
     random_least_squares,
     robust,
@@ -161,15 +162,11 @@ def no_difference(rule: type[DeltaSGD] = DeltaSGD) -> Iterator[Measured]:
     x0 = torch.zeros(2, dtype=torch.float64)
     for reuse in (False, True):
         name = "reuse_gradient" if reuse else "two gradients a step"
-        for where, loss in (("a linear loss", _linear), ("at the minimiser", half_sum_square)):
+        for where, loss in (("a linear loss", linear), ("at the minimiser", half_sum_square)):
             eye = Carried(rule(reuse_gradient=reuse))
             iterates(line, x0, Algorithm(eye), 1, loss, local_steps=5, engine=Local(chunk=1))
             off = sum(abs(ratio - 1) for ratio in grown(eye.rule, eye.notes[0]))  # unlike max, a sum shows every NaN
             yield f"{where}, {name}: deviations from the growth allowed", off, "<=", ROUNDING
-
-
-def _linear(output: Tensor, target: Tensor) -> Tensor:
-    return (output - target).mean()
 
 
 @law("Delta-SGD Alg. 1")

@@ -40,6 +40,11 @@ def half_sum_square(output: Tensor, target: Tensor) -> Tensor:
     return ((output - target) ** 2).sum() / 2
 
 
+def linear(output: Tensor, target: Tensor) -> Tensor:
+    """a'x - b, averaged over the samples."""
+    return (output - target).mean()
+
+
 def robust(output: Tensor, target: Tensor) -> Tensor:
     """phi(r) = r^2 / (2 (1 + r^2)), averaged over the samples: bounded and not convex.
 

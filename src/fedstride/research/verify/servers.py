@@ -15,11 +15,11 @@ import torch
 from torch.nn.utils import parameters_to_vector
 
 from fedstride.algorithm import Algorithm
-from fedstride.algorithm.recipes import RECIPES, fedavg
+from fedstride.algorithm.recipes import RECIPES, fedavg, fednova
 from fedstride.client.step import Constant
 from fedstride.core.rows import Vec, sq
 from fedstride.research.verify.law import Measured, law
-from fedstride.research.verify.problems import EXACT, LeastSquares, apart, iterates, shares, unequal
+from fedstride.research.verify.problems import EXACT, LeastSquares, apart, iterates, linear, shares, unequal
 from fedstride.research.verify.recorders import Always, RecordedServer
 from fedstride.server import (
     AdagradServer,
@@ -229,3 +229,30 @@ def weighted_means(weights: str = "samples") -> Iterator[Measured]:
         _, update, square = eye.seen[0]
         yield f"clients {cohort}: distance of Dbar to the weighted mean", apart(update, D), "<=", EXACT
         yield f"clients {cohort}: |S / sum p_i |Delta_i|^2 - 1|", abs(float(square) / S - 1), "<=", EXACT
+
+
+@law("FedNova")
+def effective_steps(make: Callable[..., Algorithm] = fednova) -> Iterator[Measured]:
+    """Linear losses with gradients g_i: x moves by lr (sum p_i a_i) (sum p_i g_i), where a_i counts each g_i's weight."""
+    problem, x0, tau, lr = unequal(), torch.zeros(4, dtype=torch.float64), [3, 1, 4, 2], 0.1
+    p = shares(problem, "samples")
+
+    def weight(steps: int, rho: float, mu: float) -> float:
+        """Return a_i: how often a client with momentum or a proximal term applies the gradient."""
+        speed, gone = 0.0, 0.0
+        for _ in range(steps):
+            speed = rho * speed + 1 - lr * mu * gone
+            gone += speed
+        return gone
+
+    for name, rho, mu in (("plain", 0.0, 0.0), ("momentum 0.7", 0.7, 0.0), ("a proximal term, mu = 0.8", 0.0, 0.8)):
+        algorithm = make(lr=lr, beta=rho, mu=mu, server_lr=0.6)
+        xs, _ = iterates(problem, x0, algorithm, 1, linear, local_steps=tau, weights="samples")
+        effective = sum(w * weight(t, rho, mu) for w, t in zip(p, tau, strict=True))
+        slope = torch.stack([w * A.mean(0) for w, A in zip(p, problem.A, strict=True)]).sum(0)
+        yield (
+            f"FedNova, {name}: distance of a round to the formula",
+            apart(xs[1], -0.6 * lr * effective * slope),
+            "<=",
+            EXACT,
+        )
