@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from typing import Any
 
@@ -111,7 +110,7 @@ def _bars(report: Report) -> Chart:
         {
             "type": "bar",
             "orientation": "h",
-            "name": html.escape(engine),
+            "name": engine,
             "y": list(results),
             "base": 1,  # the hand-written loop; x is the length of a bar
             "x": [(t := r["engines"].get(engine)) and t["ratio"] and t["ratio"] - 1 for r in results.values()],
