@@ -1,4 +1,4 @@
-"""Ctrl-C on the command line: the current round is finished and saved first."""
+"""Signals on the command line: Ctrl-C, SIGTERM and SIGHUP end a run after the current round, which is saved first."""
 
 from __future__ import annotations
 
@@ -10,14 +10,24 @@ from typing import Any
 
 from fedstride.training.rounds import Event
 
+SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]  # not on Windows
+
 
 class Stopped(Exception):
-    """Raised after Ctrl-C, once the round has been finished and saved."""
+    """Raised after a signal, once the round has been finished and saved.
+
+    Args:
+        number: the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.exit_code = 128 + number
 
 
 @contextmanager
 def stop_after_round() -> Iterator[Any]:
-    """Yield a callback that ends the run after the current round on Ctrl-C; a second Ctrl-C ends it at once."""
+    """Yield a callback that ends the run after the current round on a signal; a second signal ends it at once."""
     asked: list[int] = []
 
     def ask(number: int, frame: FrameType | None) -> None:
@@ -27,10 +37,12 @@ def stop_after_round() -> Iterator[Any]:
 
     def check(event: Event) -> None:
         if asked and event.round > 0:
-            raise Stopped
+            raise Stopped(asked[0])
 
-    before = signal.signal(signal.SIGINT, ask)
+    ignored = [number for number in SIGNALS if signal.getsignal(number) is signal.SIG_IGN]  # by nohup, for example
+    before = {number: signal.signal(number, ask) for number in SIGNALS if number not in ignored}
     try:
         yield check
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -37,6 +37,8 @@ def errors_without_traceback() -> Iterator[None]:
             yield
     except FedstrideError as error:
         say("Error", error, "red")
+        for note in getattr(error, "__notes__", ()):
+            typer.echo(note, err=True)
         raise typer.Exit(1 if isinstance(error, GivenUp | Unsaved) else 2) from error
     except OSError as error:  # for example an unreadable folder or a file name that is too long
         say("Error", error, "red")
