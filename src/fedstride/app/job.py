@@ -76,6 +76,8 @@ def prepare(config: Config) -> Job:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.model.seed)
         model = _model(config, shape, classes)
+    if isinstance(found, data.Table) and config.task not in TASKS and isinstance(model, models.Network):
+        _start_at_mean(model, found)
     return Job(config, clients, test, classes, model, repr(found if isinstance(found, data.Table) else clients))
 
 
@@ -136,6 +138,13 @@ def _model(config: Config, shape: tuple[int, ...] | None, classes: int | None) -
     if not isinstance(model, nn.Module):
         raise InvalidInput(f"--model {name!r} returns {type(model).__name__}; expected an nn.Module.")
     return model
+
+
+def _start_at_mean(model: models.Network, table: data.Table) -> None:
+    """Let a regression start at the mean of the targets: from zero, large targets would take most of the rounds."""
+    if table.classes is None and isinstance(model.head, nn.Linear):
+        with torch.no_grad():
+            model.head.bias.fill_(float(table.train[1].mean()))
 
 
 def normalised(table: data.Table) -> data.Table:

@@ -150,6 +150,8 @@ def _exists(where: str, frame: pd.DataFrame, option: str, column: Any) -> None:
         near = nearest(str(column), known)
         listed = f"expected one of: {', '.join(known[:LISTED])}{', ...' if len(known) > LISTED else '.'}"
         hint = f"{near} E{listed[1:]}" if near.startswith("did you mean") else listed
+        if option == column == "label":  # the default
+            hint = f"name the column to predict, as label (--label on the command line): {listed}"
         raise InvalidInput(f"{where}: {option}={column!r} is not a column; {hint}")
 
 
