@@ -59,7 +59,9 @@ class Job:
 def prepare(config: Config) -> Job:
     """Load the data, partition it, and build the model."""
     if is_function(config.data.source):
-        found = called("--data", config.data.source, CLIENTS)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.data.seed)  # so that torch's random numbers in it are the same when it is resumed
+            found = called("--data", config.data.source, CLIENTS)
     else:
         found = data.load(config.data.source, **{"folder": config.data.folder, **config.data.options})
     if isinstance(found, data.Table):

@@ -47,6 +47,13 @@ def errors_without_traceback() -> Iterator[None]:
         warnings.showwarning = usual
 
 
+def speak(text: str) -> None:
+    """Print sentences, wrapped at words on a terminal; lines with paths and commands stay in one piece, to be copied."""
+    console = Console(highlight=False)
+    for line in text.splitlines():
+        console.print(line, markup=False, soft_wrap=not console.is_terminal or line.startswith(("report:", "Next:")))
+
+
 def wide_console() -> Console:
     """Return a console that prints wide tables if the output is not a terminal."""
     console = Console()

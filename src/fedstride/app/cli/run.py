@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from fedstride.algorithm.text import parse_algorithm, parse_setting, split
-from fedstride.app.cli.common import errors_without_traceback
+from fedstride.app.cli.common import errors_without_traceback, speak
 from fedstride.app.cli.train import Display, train_in
 from fedstride.app.presets import TASKS
 from fedstride.core.errors import GivenUp, InvalidInput
@@ -94,6 +94,7 @@ def run(
     """Train a model on federated data; write model, history, configuration and report to a folder."""
     from fedstride.app.config import to_toml
     from fedstride.app.resume import newest_unfinished
+    from fedstride.engine.torchrun import launched
 
     with errors_without_traceback():
         given = Options(task, label, client, data, model, rounds, device, config, settings)
@@ -103,6 +104,8 @@ def run(
             typer.echo(to_toml(request.config(), meanings=True), nl=False)
             return
         if out is None and resume:
+            if launched():
+                raise InvalidInput("--resume under torchrun: name the folder of the run with --out.")
             out = newest_unfinished(RUNS, request)
         if out is None:
             chosen = request.config()
@@ -110,7 +113,7 @@ def run(
         display = Display("json" if as_json else "quiet" if quiet else "live", loggers=logger)
         finished = train_in(out, request, display, resume, alone)
         if finished and not as_json:
-            typer.echo(finished)
+            speak(finished)
 
 
 def compare(

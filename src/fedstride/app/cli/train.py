@@ -117,6 +117,7 @@ def _explain(folder: Path, error: GivenUp) -> None:
     from fedstride.app import diagnose, report
 
     if not error.run.history:
+        error.add_note("No round was finished, so there is no report. Next: --algorithm auto, which finds its steps.")
         return
     page, found = report.write(folder), diagnose.every(folder)
     diagnose.write(folder)
