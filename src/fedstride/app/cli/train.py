@@ -152,17 +152,17 @@ def _logging(names: Sequence[str], task: str, folder: Path) -> Iterator[list[Any
     if not names:
         yield []
         return
-    from fedstride.app import loggers
+    from fedstride.app.loggers import MLflow, TensorBoard, Wandb, check_installed
 
     makers: dict[str, Callable[[], Any]] = {
-        "wandb": lambda: loggers.Wandb(task, folder.name),
-        "mlflow": lambda: loggers.MLflow(task, folder.name),
-        "tensorboard": lambda: loggers.TensorBoard(folder / "tensorboard"),
+        "wandb": lambda: Wandb(task, folder.name),
+        "mlflow": lambda: MLflow(task, folder.name),
+        "tensorboard": lambda: TensorBoard(folder / "tensorboard"),
     }
     for name in names:
         if name not in makers:
             raise InvalidInput(f"--logger {name!r} is unknown; {nearest(name, makers)}")
-        loggers.check_installed(name)
+        check_installed(name)
     made: list[Any] = []
 
     def log(event: Any) -> None:
