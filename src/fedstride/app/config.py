@@ -130,7 +130,7 @@ def resolve(task: str | None = None, file: Path | None = None, settings: dict[st
     task, preset = _preset(task, given, single)
     values: dict[str, Any] = {"task": task}
     for layer in (preset, given, single):
-        _drop_what_belongs_to_another(values, layer)
+        _drop_options_of_another(values, layer)
         _merge(values, layer)
     values["task"] = task
     _check_keys(values, Config)
@@ -216,7 +216,7 @@ def _merge(into: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     return into
 
 
-def _drop_what_belongs_to_another(values: dict[str, Any], layer: dict[str, Any]) -> None:
+def _drop_options_of_another(values: dict[str, Any], layer: dict[str, Any]) -> None:
     """Drop the options of the previous model or algorithm if the layer names another one."""
     for part, usual in (("model", Model().name), ("algorithm", "auto")):
         before, new = values.get(part, {}), layer.get(part, {})

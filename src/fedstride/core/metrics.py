@@ -219,8 +219,12 @@ def _classes(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, int]:
     if _is_binary(outputs, targets):
         return (outputs.reshape(-1) > 0).long(), (targets.reshape(-1) > 0).long(), 2
     if outputs.dim() < 2 or outputs.shape[:1] + outputs.shape[2:] != targets.shape:
+        last = outputs.shape[:-1] == targets.shape
+        hint = (
+            ": classes are in dimension 1, as for torch's cross_entropy; use outputs.transpose(1, -1)" if last else ""
+        )
         raise InvalidInput(
-            f"outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)} are not a classification"
+            f"outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)} are not a classification{hint}"
         )
     there = targets != -100
     return outputs.argmax(1)[there], targets[there].long(), outputs.shape[1]

@@ -62,11 +62,11 @@ def from_frame(
     """
     if not is_frame(frame):
         raise InvalidInput(f"{name}: got {type(frame).__name__}; expected a pandas DataFrame.")
-    return table_of(frame, Origin(name, name), Choice(label, client, features, test, seed, regression, encode))
+    return table_of(frame, Origin(name, name), FrameArguments(label, client, features, test, seed, regression, encode))
 
 
 @dataclass(frozen=True)
-class Choice:
+class FrameArguments:
     """The arguments of from_frame(), and what error messages call the test set."""
 
     label: str
@@ -84,7 +84,7 @@ def is_frame(value: Any) -> bool:
     return hasattr(value, "columns") and hasattr(value, "to_numpy")
 
 
-def table_of(frame: pd.DataFrame, origin: Origin, choice: Choice) -> Table:
+def table_of(frame: pd.DataFrame, origin: Origin, choice: FrameArguments) -> Table:
     """Return the table of a frame."""
     label, client = choice.label, choice.client
     chosen = _features(origin.where, frame, choice)
@@ -109,7 +109,7 @@ def table_of(frame: pd.DataFrame, origin: Origin, choice: Choice) -> Table:
     return table(origin, (X, y), (Z, z), regression, groups)
 
 
-def _features(where: str, frame: pd.DataFrame, choice: Choice) -> list[Any]:
+def _features(where: str, frame: pd.DataFrame, choice: FrameArguments) -> list[Any]:
     if choice.features is None:
         return [c for c in frame.columns if c not in (choice.label, choice.client)]
     if isinstance(choice.features, str) or not isinstance(choice.features, Iterable):
@@ -117,7 +117,9 @@ def _features(where: str, frame: pd.DataFrame, choice: Choice) -> list[Any]:
     return list(choice.features)
 
 
-def _checked(where: str, frame: pd.DataFrame, choice: Choice, chosen: list[Any], client: str | None) -> pd.DataFrame:
+def _checked(
+    where: str, frame: pd.DataFrame, choice: FrameArguments, chosen: list[Any], client: str | None
+) -> pd.DataFrame:
     """Return the rows that are usable; refuse a frame whose columns are not."""
     label = choice.label
     if frame.empty:

@@ -27,7 +27,7 @@ from fedstride.training.history import unpack as unpack_history
 
 try:
     import fcntl
-except ImportError:  # not on Windows: there, two runs in one folder are not told apart
+except ImportError:  # not on Windows, where folders are not locked
     fcntl = None  # type: ignore[assignment]
 
 FILE = re.compile(r"checkpoint-(\d{6,})\.safetensors")

@@ -163,7 +163,7 @@ def train(
     guard = _guard(guard)
     tests = validate.tests_of(test, federated, collate)
     wanted = validate.metrics_of(metrics, tested=bool(tests))
-    validate.stop_of(stop, wanted, tested=bool(tests), callbacks=bool(callbacks))
+    validate.stop_of(stop, wanted, tests=len(tests), callbacks=bool(callbacks))
     normalise = validate.normalise_of(normalise, chosen, model)
     with torch.enable_grad():
         probed = validate.try_out(model, loss, federated, tests, normalise)
@@ -199,7 +199,12 @@ def train(
 def _placed(model: nn.Module, device: str | torch.device | None) -> nn.Module:
     """Return the model, or a copy of it on the device."""
     if not isinstance(model, nn.Module):
-        raise InvalidInput(f"model: got {type(model).__name__}; expected a torch.nn.Module.")
+        what = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+        raise InvalidInput(f"model: got {what}; expected a torch.nn.Module.")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise InvalidInput(
+            "model: got a TorchScript module, which cannot be trained; expected the module it was made of."
+        )
     if device is None:
         return model
     try:
