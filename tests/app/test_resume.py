@@ -166,7 +166,7 @@ def test_a_signal_ends_the_run_after_the_round(number):
         signal.raise_signal(number)
 
 
-def test_a_signal_that_is_ignored_stays_so():
+def test_nohup_is_respected():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     try:
         with stop_after_round() as check:

@@ -192,19 +192,19 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _preset(task: str | None, *layers: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the name of the task and its preset: a known one, or that of the user's own data."""
-    named = task if task is not None else layers[0].get("task")
+    named = task or (str(given) if (given := layers[0].get("task")) is not None else None)
     data: dict[str, Any] = {}
     for layer in layers:
         _merge(data, part if isinstance(part := layer.get("data"), dict) else {})
     source = data.get("source")
     if named in TASKS:
-        return str(named), TASKS[str(named)]
+        return named, TASKS[named]
     if isinstance(source, str) and source not in SOURCES:
-        return str(named or name_of(source)), own_preset(source, data)
+        return named or name_of(source), own_preset(source, data)
     if named is None:
         return "digits", TASKS["digits"]
-    check_exists(str(named))
-    return name_of(str(named)), own_preset(str(named), data)
+    check_exists(named)
+    return name_of(named), own_preset(named, data)
 
 
 def _merge(into: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:

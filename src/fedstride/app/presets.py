@@ -67,7 +67,8 @@ ENDINGS = re.compile(r"\.(csv|parquet|libsvm|svm|txt|data|gz|bz2|xz|zip)$", re.I
 
 def own_preset(source: str, data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the preset of the user's own data; data: the settings of it that the user gave."""
-    path = files.own("the data's path", Path(data.get("folder") or "") / source)
+    folder = data.get("folder")
+    path = files.own("the data's path", Path(folder if isinstance(folder, str) else "") / source)
     natural = True
     options: dict[str, Any] = {}
     if not is_function(source):

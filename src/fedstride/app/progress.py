@@ -10,7 +10,8 @@ from typing import Any
 
 from fedstride.training.rounds import Event
 
-SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]  # not on Windows
+HANGUP = getattr(signal, "SIGHUP", None)  # not on Windows
+SIGNALS = [signal.SIGINT, signal.SIGTERM, *([] if HANGUP is None else [HANGUP])]
 
 
 class Stopped(Exception):
@@ -39,8 +40,8 @@ def stop_after_round() -> Iterator[Any]:
         if asked and event.round > 0:
             raise Stopped(asked[0])
 
-    ignored = [number for number in SIGNALS if signal.getsignal(number) is signal.SIG_IGN]  # by nohup, for example
-    before = {number: signal.signal(number, ask) for number in SIGNALS if number not in ignored}
+    nohup = HANGUP is not None and signal.getsignal(HANGUP) is signal.SIG_IGN
+    before = {number: signal.signal(number, ask) for number in SIGNALS if not (nohup and number == HANGUP)}
     try:
         yield check
     finally:

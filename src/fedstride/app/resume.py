@@ -14,7 +14,10 @@ from fedstride.app.run_folder import CONFIG, HISTORY, status
 from fedstride.core.errors import InvalidInput
 from fedstride.training.checkpoint import in_use
 
-MAY_CHANGE = ("training.rounds", "training.checkpoints")  # without changing the rounds that are finished
+MAY_CHANGE = (
+    "training.rounds",
+    "training.checkpoints.",
+)  # beginnings of settings that finished rounds do not depend on
 
 
 @dataclass(frozen=True)
@@ -51,14 +54,14 @@ def resumed(folder: Path, request: Request) -> Config:
     differ = [
         f"{key} is {_text(mine)} there, and {_text(value)} was asked for"
         for key, value in given.items()
-        if key not in MAY_CHANGE and not _same(key, mine := _value(own, key), value)
+        if not key.startswith(MAY_CHANGE) and not _same(key, mine := _value(own, key), value)
     ]
     if differ:
         raise InvalidInput(
             f"--out {folder}: the folder contains a run with another configuration: {'; '.join(differ)}. To continue the "
             "run, leave these settings out; for another run, choose another folder."
         )
-    return resolve(file=folder / CONFIG, settings={key: given[key] for key in MAY_CHANGE if key in given})
+    return resolve(file=folder / CONFIG, settings={k: v for k, v in given.items() if k.startswith(MAY_CHANGE)})
 
 
 def newest_unfinished(root: Path, request: Request) -> Path:

@@ -25,9 +25,13 @@ def errors_without_traceback() -> Iterator[None]:
     def say(kind: str, message: object, style: str) -> None:
         Console(stderr=True).print(f"{kind}: {message}", style=style, markup=False, highlight=False, soft_wrap=True)
 
+    said: set[str] = set()
+
     def warn(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, FedstrideWarning):
-            say("Warning", message, "yellow")
+            if str(message) not in said:  # each run of a comparison reads the data
+                say("Warning", message, "yellow")
+            said.add(str(message))
         else:
             usual(message, category, *where, **more)
 

@@ -58,7 +58,7 @@ def train_in(folder: Path, request: Request, display: Display, resume: bool = Fa
     job = run_folder.prepare(config)
     if alone and job.test is None:
         raise InvalidInput("--alone compares test scores, and the data has no test set; expected one.")
-    if display.mode == "live":
+    if display.mode == "live" and display.title is None:  # not for each run of a comparison
         describe(job)
     result = _execute(job, folder, display, title)
     if alone:
