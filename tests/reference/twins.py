@@ -501,7 +501,9 @@ def fedtrack(S, lr, block=1):
                     j = (l - 1) % len(blocks)
                     table[j] = share[j] * P.gradient(i, d.y, blocks[j])
                     f.gradients += len(blocks[j])
-                d.y = d.y - lr * (g - full[i] + sum(table) + S.weight_decay * d.y)  # FedTrack line 7, f with weight decay
+                d.y = d.y - lr * (
+                    g - full[i] + sum(table) + S.weight_decay * d.y
+                )  # FedTrack line 7, f with weight decay
                 d.steps.append(lr)
             done.append(d)
         deltas = [x - d.y for d in done]
