@@ -105,9 +105,11 @@ def test_what_is_not_a_metric(given, message):
         scores.resolve(given)
 
 
-def test_classes_in_the_last_dimension():
-    with pytest.raises(InvalidInput, match=r"classes are in dimension 1.* use outputs.transpose\(1, -1\)"):
-        metrics.f1(torch.zeros(2, 5, 3), torch.zeros(2, 5).long())
+@pytest.mark.parametrize("metric", [metrics.f1, metrics.perplexity])
+def test_classes_in_the_last_dimension(metric):
+    with pytest.raises(InvalidInput, match=r"classes in the last dimension.* with outputs.transpose\(1, -1\)"):
+        metric(torch.zeros(2, 5, 3), torch.zeros(2, 5).long())
+    assert metric(torch.zeros(2, 3, 5), torch.zeros(2, 5).long()) >= 0
 
 
 def test_outputs_that_are_not_a_tensor():

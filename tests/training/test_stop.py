@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -154,11 +158,39 @@ def interrupt(event):
 
 
 def test_ctrl_c_returns_the_run_so_far(tmp_path):
-    with pytest.warns(fs.FedstrideWarning, match="interrupted in round 3; returning the run so far, of 2 rounds"):
+    with pytest.warns(
+        fs.FedstrideWarning, match="interrupted in round 3; returning the run with its 2 finished rounds"
+    ):
         run = train(callbacks=[interrupt], checkpoint=tmp_path)
     assert (len(run.history), run.ended) == (2, "interrupted")
     assert torch.equal(run.x, train(2).x)
     assert torch.equal(train(checkpoint=tmp_path).x, train().x)
+
+
+SCRIPT = """
+import signal, sys, torch
+import fedstride as fs
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background may ignore it
+torch.manual_seed(0)
+clients = [(torch.randn(200, 30), torch.randint(0, 3, (200,))) for _ in range(8)]
+model = torch.nn.Sequential(torch.nn.Linear(30, 60), torch.nn.ReLU(), torch.nn.Linear(60, 3))
+run = fs.train(model, "cross_entropy", clients, rounds=int(sys.argv[2]), batch_size=5, test=clients[0], checkpoint=sys.argv[1],
+               callbacks=[lambda event: print(event.round, flush=True)], stop=fs.EarlyStopping(patience=None))
+print(run.ended, len(run.history), run.best.round <= len(run.history), float(run.x.double().norm()))
+"""
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_script_with_its_run_and_a_checkpoint(tmp_path):
+    start = [sys.executable, "-c", SCRIPT]
+    with subprocess.Popen([*start, str(tmp_path), "100000"], stdout=subprocess.PIPE, text=True) as script:
+        while script.stdout.readline() != "2\n":
+            pass
+        script.send_signal(signal.SIGINT)
+        ended, rounds, best, length = script.communicate(timeout=600)[0].splitlines()[-1].split()
+    assert (script.returncode, ended, best) == (0, "interrupted", "True") and int(rounds) >= 2
+    again = subprocess.run([*start, str(tmp_path), rounds], stdout=subprocess.PIPE, text=True, check=True, timeout=600)
+    assert again.stdout == f"finished {rounds} True {length}\n"  # all rounds are in the checkpoint
 
 
 def test_programs_of_many_runs_get_the_exception():

@@ -125,6 +125,7 @@ def compare(
 
 def _report(folder: Path, runs: dict[str, list[Run]], seeds: list[int], target: float | None) -> Path | None:
     """Write the index and the report of a comparison; None if no run has a finished round."""
+    from fedstride.app import diagnose
     from fedstride.app.report import write
 
     listed = [
@@ -140,6 +141,7 @@ def _report(folder: Path, runs: dict[str, list[Run]], seeds: list[int], target: 
     for name, every in runs.items():
         for seed, run in zip(seeds, every, strict=False):
             if run.history:
+                diagnose.write(folder / folder_name(name, seed))
                 write(folder / folder_name(name, seed))
     return write(folder)
 
@@ -152,7 +154,7 @@ def _algorithms(given: Any) -> dict[str, Algorithm]:
         )
     named = dict(given) if isinstance(given, Mapping) else {str(one): one for one in given}
     if not named:
-        raise InvalidInput("algorithms: there are none; expected at least one.")
+        raise InvalidInput("algorithms: got none; expected at least one.")
     return {str(name): validate.algorithm_of(one) for name, one in named.items()}
 
 

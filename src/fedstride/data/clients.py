@@ -137,6 +137,8 @@ def client_of(name: str, value: Any, collate: Collate | None = None) -> Client:
         return client_of(name, value.dataset, collate or own)
     if isinstance(value, TensorDataset) and collate is None:
         value = value.tensors
+    if isinstance(value, Table):
+        raise InvalidInput(f"{name}: got a Table, which has two sets of samples; expected one, as in table.test.")
     if _is_frame(value):
         raise InvalidInput(
             f"{name}: a data frame does not say which column is the target; expected (inputs, targets), as in "
@@ -158,7 +160,7 @@ def client_of(name: str, value: Any, collate: Collate | None = None) -> Client:
 
 def check_clients(clients: Any, collate: Collate | None) -> None:
     """Refuse what cannot be the clients of a federation."""
-    refused = isinstance(clients, Tensor | str | bytes | Dataset | DataLoader) or hasattr(clients, "columns")
+    refused = isinstance(clients, Tensor | str | bytes) or hasattr(clients, "columns") or _is_data_set(clients)
     if refused or not hasattr(clients, "__len__") or _is_one_pair(clients):
         what = "one (inputs, targets) pair" if _is_one_pair(clients) else type(clients).__name__
         raise InvalidInput(
@@ -175,8 +177,14 @@ def check_clients(clients: Any, collate: Collate | None) -> None:
         isinstance(client, DataLoader) for client in (clients.values() if isinstance(clients, Mapping) else clients)
     ):
         tell(
-            "clients: of a DataLoader, the dataset and collate_fn are used; batch_size and order are those of fs.train()."
+            "clients: only the dataset and the collate_fn of a DataLoader are used; fs.train() sets batch size and order."
         )
+
+
+def _is_data_set(value: Any) -> bool:
+    """Whether this is one Dataset, of torch or of Hugging Face."""
+    rows = hasattr(value, "column_names") and not isinstance(value, Mapping)
+    return rows or isinstance(value, Dataset | DataLoader)
 
 
 def _is_one_pair(clients: Any) -> bool:
@@ -192,7 +200,7 @@ def _fix(clients: Any) -> str:
         return " For a table, use fs.data.federate(table, parts)."
     if _is_frame(clients):
         return ' For a data frame, use fs.data.from_frame(frame, label="...", client="...").'
-    if isinstance(clients, Dataset | DataLoader):
+    if _is_data_set(clients):
         return " For a single client, use [dataset]; to divide a data set, fs.data.from_datasets and fs.data.federate."
     return " For a single client, use [(inputs, targets)]." if _is_one_pair(clients) else ""
 

@@ -67,7 +67,7 @@ def from_frame(
 
 @dataclass(frozen=True)
 class FrameArguments:
-    """The arguments of from_frame(), and what error messages call the test set."""
+    """The arguments of from_frame(), and the words for the test set in error messages."""
 
     label: str
     client: str | None

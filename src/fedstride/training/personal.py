@@ -68,7 +68,7 @@ def _check(a: Algorithm) -> None:
         )
     if declared(a.objective, "half_of") or declared(a.objective, "starts_elsewhere"):
         raise Refused(
-            f"personal= with {objective}: it makes the clients agree on all parameters, and these are to differ. Use another "
+            f"personal= with {objective}: it makes the clients agree on all parameters, but personal ones differ. Use another "
             "objective, such as Plain() or Proximal()."
         )
     if declared(a.objective, "trains_own"):

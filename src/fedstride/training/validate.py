@@ -80,7 +80,7 @@ def steps_of(
     """Return a function (round, client) -> number of local steps."""
     if local_steps is not None and epochs is not None:
         raise InvalidInput(
-            f"local_steps={local_steps!r} and epochs={epochs!r} say the same thing twice; give one of them."
+            f"local_steps={local_steps!r} and epochs={epochs!r} both set the number of local steps; give one of them."
         )
     if local_steps is None:
         epochs = 1.0 if epochs is None else epochs
@@ -103,7 +103,8 @@ def steps_of(
     return lambda round, client: each[client]
 
 
-def weights_of(weights: str | Sequence[float], sizes: Sequence[int]) -> list[float]:
+def weights_of(weights: str | Sequence[float] | None, sizes: Sequence[int]) -> list[float]:
+    weights = "uniform" if weights is None else weights
     if isinstance(weights, str):
         known = {"uniform": [1.0] * len(sizes), "samples": [float(n) for n in sizes]}
         known["sample"] = known["samples"]
@@ -171,11 +172,11 @@ def normalise_of(normalise: Any, a: Algorithm, model: nn.Module) -> bool:
     if normalise and is_normalised(model):
         raise Refused(
             "normalise=True with a model that normalises its inputs already: the run.model of such a run. Use "
-            "normalise=False to train it further, or pass run.model.model to measure the inputs anew."
+            "normalise=False to train it further, or pass run.model.model to measure the inputs again."
         )
     if normalise and a.privacy is not None:
         raise Refused(
-            "normalise=True with Privacy: sums of raw inputs have no bound that noise could be measured by. Scale the inputs "
+            "normalise=True with Privacy: sums of raw inputs are unbounded, so no noise can hide a client. Scale the inputs "
             "by constants that are known beforehand, such as the range of each column."
         )
     return normalise
@@ -258,9 +259,7 @@ def _private(privacy: Privacy, task: Task, cohorts: Sampler) -> None:
             "Privacy with seed=0, the default: anyone who knows the seed can remove the noise. Use seed=secrets.randbits(63)."
         )
     if math.isinf(privacy.epsilon(cohorts, len(task.clients), task.rounds)):  # refuses what it cannot account for
-        raise Refused(
-            f"Privacy over {task.rounds} rounds: nothing would be left of it. Use fewer rounds, or more noise."
-        )
+        raise Refused(f"Privacy over {task.rounds} rounds: epsilon would be infinite. Use fewer rounds, or more noise.")
 
 
 def _batches_of_one(task: Task, steps: Callable[[int, int], int]) -> None:
@@ -313,7 +312,7 @@ def quorum(guard: Guard, cohorts: Sampler, private: bool) -> None:
         )
     if isinstance(most, int) and guard.least(most) > most:
         raise InvalidInput(
-            f"Guard: quorum={guard.quorum} is invalid with {most} clients a round: expected at most {most}."
+            f"Guard: quorum={guard.quorum} is invalid with {most} clients per round: expected at most {most}."
         )
 
 

@@ -29,7 +29,7 @@ def reproduce(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="Id of an experiment, such as fedexp-synthetic; a paper (fedsls, delta-sgd, fedexp or fedlin) for all of its "
+            help="Name of an experiment, such as fedexp-synthetic; a paper (fedsls, delta-sgd, fedexp or fedlin) for all of its "
             "experiments; or `all`. Lists the experiments if omitted."
         ),
     ] = None,
