@@ -171,7 +171,7 @@ def test_an_interrupted_comparison_keeps_the_finished_runs():
 
 BAD = {
     "text": ({"algorithms": "auto"}, "expected a dict of algorithms by name, or a list of texts"),
-    "none": ({"algorithms": []}, "there are none"),
+    "none": ({"algorithms": []}, "got none"),
     "unknown": ({"algorithms": ["auto", "fedevg"]}, "did you mean 'fedavg'"),
     "seeds": ({"seeds": 0}, "seeds=0 is invalid"),
     "seed": ({"seed": 3}, "seed= differs between the runs"),

@@ -235,4 +235,4 @@ def test_the_report_says_who_gains_by_the_federation(tmp_path):
     assert done.exit_code == 0, done.output
     assert len(json.loads((tmp_path / "run/personal.json").read_text())["rows"]) == 8
     page = (tmp_path / "run/report.html").read_text()
-    assert "of 8 clients gain by the federation" in page and "Does federation help each client?" in page
+    assert "of 8 clients gain from the federation" in page and "Does federation help each client?" in page

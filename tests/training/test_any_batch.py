@@ -160,7 +160,7 @@ def test_a_loader_gives_its_dataset_and_its_collate():
     def loader(batch):
         return DataLoader(Items(batch), batch_size=3, collate_fn=collate)
 
-    with pytest.warns(fs.FedstrideWarning, match="batch_size and order are those of fs.train"):
+    with pytest.warns(fs.FedstrideWarning, match="fs.train\\(\\) sets batch size and order"):
         run = train(Own, "model", loader)
     assert torch.allclose(run.x, train(Own, "model", as_own).x, atol=1e-6)
 

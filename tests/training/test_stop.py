@@ -158,7 +158,9 @@ def interrupt(event):
 
 
 def test_ctrl_c_returns_the_run_so_far(tmp_path):
-    with pytest.warns(fs.FedstrideWarning, match="interrupted in round 3; returning the run so far, of 2 rounds"):
+    with pytest.warns(
+        fs.FedstrideWarning, match="interrupted in round 3; returning the run with its 2 finished rounds"
+    ):
         run = train(callbacks=[interrupt], checkpoint=tmp_path)
     assert (len(run.history), run.ended) == (2, "interrupted")
     assert torch.equal(run.x, train(2).x)

@@ -152,7 +152,7 @@ def _algorithms(given: Any) -> dict[str, Algorithm]:
         )
     named = dict(given) if isinstance(given, Mapping) else {str(one): one for one in given}
     if not named:
-        raise InvalidInput("algorithms: there are none; expected at least one.")
+        raise InvalidInput("algorithms: got none; expected at least one.")
     return {str(name): validate.algorithm_of(one) for name, one in named.items()}
 
 

@@ -119,7 +119,7 @@ def resolve(task: str = "digits", file: Path | None = None, settings: dict[str, 
     for key, value in (settings or {}).items():
         _merge(single, _nested(key, value))
     for layer in (TASKS[task], given, single):
-        _drop_what_belongs_to_another(values, layer)
+        _drop_options_of_another(values, layer)
         _merge(values, layer)
     values["task"] = task
     _check_keys(values, Config)
@@ -184,7 +184,7 @@ def _merge(into: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     return into
 
 
-def _drop_what_belongs_to_another(values: dict[str, Any], layer: dict[str, Any]) -> None:
+def _drop_options_of_another(values: dict[str, Any], layer: dict[str, Any]) -> None:
     """Drop the options of the previous model or algorithm if the layer names another one."""
     for part, usual in (("model", Model().name), ("algorithm", "auto")):
         before, new = values.get(part, {}), layer.get(part, {})

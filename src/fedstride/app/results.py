@@ -28,7 +28,7 @@ def write_run(run: Run, folder: Path) -> Path:
 
 
 def save_run(run: Run, folder: Path) -> None:
-    """Write the files of a run: those of run.save(), the environment, and the clients if their data is at hand."""
+    """Write the files of a run: those of run.save(), the environment, and the clients if their data is on this machine."""
     from fedstride.app.about import about_clients, environment
 
     run.save(folder)

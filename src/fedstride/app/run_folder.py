@@ -51,7 +51,7 @@ class Job:
 
     @property
     def tests(self) -> Any:
-        """What is evaluated in every round: with personal parameters, each client's model on its own test set."""
+        """The test set; with personal parameters, one for each client."""
         return self.own_tests if self.config.training.personal else self.test
 
 

@@ -35,7 +35,7 @@ class Personal:
         return f"Personal({', '.join(self.names)}; first={self.first})"
 
     def memory(self, x: Vec) -> State:
-        """Return what a client remembers that never took part: the initial values."""
+        """Return the memory of a client that never took part: the initial values."""
         return {MEMORY: x[self.own]}
 
     def put(self, x: Vec, own: Rows) -> Rows:

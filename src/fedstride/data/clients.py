@@ -177,7 +177,7 @@ def check_clients(clients: Any, collate: Collate | None) -> None:
         isinstance(client, DataLoader) for client in (clients.values() if isinstance(clients, Mapping) else clients)
     ):
         tell(
-            "clients: of a DataLoader, the dataset and collate_fn are used; batch_size and order are those of fs.train()."
+            "clients: only the dataset and the collate_fn of a DataLoader are used; fs.train() sets batch size and order."
         )
 
 

@@ -74,7 +74,7 @@ class Federation(Sequence[Client]):
         return federation_text(self, f"sample   {structure_of(first)}")
 
     def label(self, i: int) -> str:
-        """Return what error messages call a client."""
+        """Return the name of a client for error messages."""
         return f"clients[{self.names[i]!r}]" if self.names else f"clients[{i}]"
 
     def checked(self, check: Check) -> Federation:
@@ -172,7 +172,7 @@ class Lazy(Sequence[Client]):
         return federation_text(self, "clients are loaded on demand" if self.found is None else "the data is remote")
 
     def label(self, i: int) -> str:
-        """Return what error messages call a client."""
+        """Return the name of a client for error messages."""
         return f"clients[{i}]"
 
     def __getitem__(self, i: Any) -> Any:

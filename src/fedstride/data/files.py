@@ -18,7 +18,7 @@ import torch
 
 from fedstride.core.errors import InvalidInput, nearest
 from fedstride.data.arrays import Array, Origin, split, table, tensor
-from fedstride.data.frames import Choice, table_of
+from fedstride.data.frames import FrameArguments, table_of
 from fedstride.data.packed import DAMAGED, opened
 from fedstride.data.table import Table
 
@@ -93,7 +93,7 @@ def csv(
 ) -> Table:
     """Read a CSV or Parquet file with a label column and, optionally, a column that names the client of each row."""
     frame = _frame(path)
-    choice = Choice(label, client, features, test, seed, regression, test_may_be="a file")
+    choice = FrameArguments(label, client, features, test, seed, regression, test_may_be="a file")
     if isinstance(test, str | Path):
         choice = replace(choice, test=_frame(own("test", test)), test_is=str(test))
     return table_of(frame, Origin(str(path), path.name), choice)

@@ -58,12 +58,12 @@ def from_frame(
     """
     if not is_frame(frame):
         raise InvalidInput(f"{name}: got {type(frame).__name__}; expected a pandas DataFrame.")
-    return table_of(frame, Origin(name, name), Choice(label, client, features, test, seed, regression))
+    return table_of(frame, Origin(name, name), FrameArguments(label, client, features, test, seed, regression))
 
 
 @dataclass(frozen=True)
-class Choice:
-    """The arguments of from_frame(), and what error messages call the test set."""
+class FrameArguments:
+    """The arguments of from_frame(), and the words for the test set in error messages."""
 
     label: str
     client: str | None
@@ -79,7 +79,7 @@ def is_frame(value: Any) -> bool:
     return hasattr(value, "columns") and hasattr(value, "to_numpy")
 
 
-def table_of(frame: pd.DataFrame, origin: Origin, choice: Choice) -> Table:
+def table_of(frame: pd.DataFrame, origin: Origin, choice: FrameArguments) -> Table:
     """Return the table of a frame."""
     label, client = choice.label, choice.client
     chosen = _features(origin.where, frame, choice)
@@ -92,7 +92,7 @@ def table_of(frame: pd.DataFrame, origin: Origin, choice: Choice) -> Table:
     return split(origin, X, y, groups, choice.test, choice.seed, choice.regression, choice.test_may_be)
 
 
-def _features(where: str, frame: pd.DataFrame, choice: Choice) -> list[Any]:
+def _features(where: str, frame: pd.DataFrame, choice: FrameArguments) -> list[Any]:
     if choice.features is None:
         return [c for c in frame.columns if c not in (choice.label, choice.client)]
     if isinstance(choice.features, str) or not isinstance(choice.features, Iterable):

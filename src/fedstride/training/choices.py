@@ -1,4 +1,4 @@
-"""What a run does, in words: the line that is shown at its start, warnings about defaults, and the settings it is saved with."""
+"""Description of a run: the line shown at its start, warnings about defaults, and the settings that are saved with it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fedstride.core.losses import inner
 from fedstride.data.describe import counted
 from fedstride.training.setup import Setup
 
-LOOKED_AT = 1000  # clients whose local steps are asked for
-LARGE = 256  # samples of a client, from which one full-batch step per round is unusual
-UNEQUAL = 10  # ratio of the clients' sizes, from which equal weights are worth a warning
+LOOKED_AT = 1000  # number of clients whose local steps are inspected
+LARGE = 256  # samples per client above which one full-batch step per round is unusual
+UNEQUAL = 10  # ratio of the clients' sizes above which a warning mentions uniform weights
 
 
 def choices(setup: Setup) -> str:

@@ -106,7 +106,7 @@ class History(Sequence[Row]):
             rows = list(self)
             if rows and not any(key in row for row in rows):
                 raise KeyError(f"{key!r} is not a column; {nearest(key, list(rows[-1]))}")
-            return [row.get(key) for row in rows]  # metrics of callbacks may come and go
+            return [row.get(key) for row in rows]  # callbacks may add metrics in some rounds only
         lines = self.lines if isinstance(key, int) and -len(self.lines) <= key < 0 else self.text().splitlines()
         return [json.loads(line) for line in lines[key]] if isinstance(key, slice) else json.loads(lines[key])
 

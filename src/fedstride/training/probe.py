@@ -106,7 +106,7 @@ def try_out(
             _labels(losses.inner(criterion), logits.detach(), name, targets)
 
     checked = clients.checked(meaningful) if found is None else clients
-    meaningful(where, inputs, targets)  # loaded before there was a check
+    meaningful(where, inputs, targets)  # loaded before the check was added
     for i, test in enumerate(tests):
         meaningful("test" if len(tests) == 1 else f"test[{i}]", *test.take())
     _scalar(criterion, output, targets)
@@ -139,7 +139,7 @@ def _forward(model: nn.Module, inputs: Tree, where: str) -> tuple[Any, tuple[str
 
 
 def _say_types(name: str, batch: Tree, wanted: torch.dtype) -> None:
-    """Say that floating point data is converted to the type of the model."""
+    """Warn that floating point data is converted to the type of the model."""
     odd = sorted({str(v.dtype) for v in leaves(batch) if v.is_floating_point() and v.dtype != wanted})
     if odd:
         tell(f"{name}: the data is {', '.join(odd)} and the model is {wanted}; the data is converted.")

@@ -40,8 +40,8 @@ class Best:
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
-    """What a run was trained on, for run.report() and fs.personal_report(). It is never saved or pickled."""
+class RunSource:
+    """The data and arguments of a run, for run.report() and fs.personal_report(). It is never saved or pickled."""
 
     clients: Federation | Lazy
     loss: Loss
@@ -82,7 +82,7 @@ class Run:
     ended: str = "finished"
     best: Best | None = None
     settings: dict[str, Any] = field(default_factory=dict)
-    source: Source | None = field(default=None, compare=False)
+    source: RunSource | None = field(default=None, compare=False)
     personal: PersonalModels | None = None
     reporter: ClassVar[Callable[[Run, Path], Path]]  # set by app/results.py: this layer does not know about reports
 
@@ -90,7 +90,7 @@ class Run:
         return run_text(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the data out of copies on disk and in other processes."""
+        """Exclude the data from pickles."""
         return {**self.__dict__, "source": None}
 
     def save(self, folder: str | Path, frozen: bool = False) -> Path:

@@ -89,7 +89,7 @@ def lead(setup: Setup, state: TrainingState, when: Checkpoints | None, callbacks
                 raise
             setup.clients.discard()
             ended = "interrupted"
-            tell(f"interrupted in round {state.round + 1}; returning the run so far, of {state.round} rounds.")
+            tell(f"interrupted in round {state.round + 1}; returning the run with its {state.round} finished rounds.")
         outcome = pack(state)
         return run_of(setup, state, ended)
     except Unsaved as error:

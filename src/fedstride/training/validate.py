@@ -64,7 +64,7 @@ def algorithm_of(choice: str | Algorithm) -> Algorithm:
 
 
 def whole(name: str, value: Any, least: int = 1) -> int:
-    """The value as an int; numpy's and torch's whole numbers count, 3.0 and True do not."""
+    """Return the value as an int; accept whole numbers of numpy and torch, but not 3.0 or True."""
     try:
         number = -1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -77,10 +77,10 @@ def whole(name: str, value: Any, least: int = 1) -> int:
 def steps_of(
     local_steps: LocalSteps | None, epochs: float | None, batch_size: int | None, sizes: Sequence[int]
 ) -> Callable[[int, int], int]:
-    """A function (round, client) -> number of local steps."""
+    """Return a function (round, client) -> number of local steps."""
     if local_steps is not None and epochs is not None:
         raise InvalidInput(
-            f"local_steps={local_steps!r} and epochs={epochs!r} say the same thing twice; give one of them."
+            f"local_steps={local_steps!r} and epochs={epochs!r} both set the number of local steps; give one of them."
         )
     if local_steps is None:
         epochs = 1.0 if epochs is None else epochs
@@ -172,25 +172,25 @@ def normalise_of(normalise: Any, a: Algorithm, model: nn.Module) -> bool:
     if normalise and is_normalised(model):
         raise Refused(
             "normalise=True with a model that normalises its inputs already: the run.model of such a run. Use "
-            "normalise=False to train it further, or pass run.model.model to measure the inputs anew."
+            "normalise=False to train it further, or pass run.model.model to measure the inputs again."
         )
     if normalise and a.privacy is not None:
         raise Refused(
-            "normalise=True with Privacy: sums of raw inputs have no bound that noise could be measured by. Scale the inputs "
+            "normalise=True with Privacy: sums of raw inputs are unbounded, so no noise can hide a client. Scale the inputs "
             "by constants that are known beforehand, such as the range of each column."
         )
     return normalise
 
 
 def is_normalised(model: nn.Module) -> bool:
-    """Whether it scales its inputs itself, as the run.model of a run with normalise=True does."""
+    """Whether the model scales its inputs itself, like run.model after normalise=True."""
     return any(isinstance(m, Normalised) for m in model.modules())
 
 
 def fits(
     a: Algorithm, task: Task, options: LocalOptions, cohorts: Sampler, steps: Callable[[int, int], int], tested: bool
 ) -> None:
-    """Refuse what makes no sense for this algorithm with this model and data."""
+    """Refuse arguments that make no sense for this algorithm with this model and data."""
     _not_too_large(a, Replica(task.model).dtype, "algorithm")
     _not_too_large(options, Replica(task.model).dtype, "train")
     not_negative("train", weight_decay=options.weight_decay)
@@ -237,7 +237,7 @@ def fits(
 
 
 def _not_too_large(part: Any, dtype: torch.dtype, at: str) -> None:
-    """Refuse numbers that the model's type does not have."""
+    """Refuse numbers beyond the range of the model's type."""
     if is_dataclass(part):
         for field in fields(part):
             _not_too_large(getattr(part, field.name), dtype, f"{at}.{field.name}")
@@ -256,12 +256,10 @@ def _private(privacy: Privacy, task: Task, cohorts: Sampler) -> None:
         )
     if task.seed == 0:
         tell(
-            "Privacy with seed=0, the default: whoever knows the seed can take the noise off. Use seed=secrets.randbits(63)."
+            "Privacy with seed=0, the default: anyone who knows the seed can remove the noise. Use seed=secrets.randbits(63)."
         )
     if math.isinf(privacy.epsilon(cohorts, len(task.clients), task.rounds)):  # refuses what it cannot account for
-        raise Refused(
-            f"Privacy over {task.rounds} rounds: nothing would be left of it. Use fewer rounds, or more noise."
-        )
+        raise Refused(f"Privacy over {task.rounds} rounds: epsilon would be infinite. Use fewer rounds, or more noise.")
 
 
 def _batches_of_one(task: Task, steps: Callable[[int, int], int]) -> None:
@@ -314,7 +312,7 @@ def quorum(guard: Guard, cohorts: Sampler, private: bool) -> None:
         )
     if isinstance(most, int) and guard.least(most) > most:
         raise InvalidInput(
-            f"Guard: quorum={guard.quorum} is invalid with {most} clients a round: expected at most {most}."
+            f"Guard: quorum={guard.quorum} is invalid with {most} clients per round: expected at most {most}."
         )
 
 

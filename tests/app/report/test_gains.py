@@ -1,4 +1,4 @@
-"""The chart and the table of what clients gain by the federation."""
+"""The chart and the table of what clients gain from the federation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_page_has_them_and_refuses_a_damaged_file(tmp_path):
     folder = run_folder(tmp_path, rows_of())
     (folder / "personal.json").write_text(json.dumps(FOUND))
     page = write(folder).read_text()
-    assert "2 of 3 clients gain by the federation" in page and "a&lt;b" in page
+    assert "2 of 3 clients gain from the federation" in page and "a&lt;b" in page
     (folder / "personal.json").write_text('{"metric": "accuracy", "rows": [{"client": 1}]}')
     with pytest.raises(InvalidInput, match=r"personal\.json"):
         write(folder)

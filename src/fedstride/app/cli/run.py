@@ -52,7 +52,9 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the folder's checkpoint.")] = False,
     alone: Annotated[
         bool,
-        typer.Option("--alone", help="Also train every client alone; the report says who gains by the federation."),
+        typer.Option(
+            "--alone", help="Also train every client alone; the report shows which clients gain from the federation."
+        ),
     ] = False,
     quiet: Quiet = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print only one JSON line per round.")] = False,

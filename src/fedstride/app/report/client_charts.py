@@ -8,7 +8,7 @@ from typing import Any
 from fedstride.app.report import theme
 from fedstride.app.report.chart import Chart, clipped, percent, plain
 
-NAMED = 20  # clients, up to which their names are written along the axis
+NAMED = 20  # largest number of clients whose names are written along the axis
 
 
 def left_behind(clients: dict[str, Any]) -> Chart | None:
@@ -112,7 +112,7 @@ def partition(clients: dict[str, Any]) -> Chart | None:
 
 
 def names_of(clients: dict[str, Any]) -> list[str]:
-    """Return what clients are called: their names, or their numbers."""
+    """Return the names of the clients, or their numbers."""
     return [str(name) for name in clients.get("names") or range(len(clients.get("sizes") or []))]
 
 

@@ -11,7 +11,7 @@ SCORES = {"alone": "alone", "shared": "shared model", "personalised": "personali
 
 
 def charts_of(found: dict[str, Any]) -> list[Chart]:
-    """Chart the three scores of each client, sorted by what it gains; nothing without data."""
+    """Chart the three scores of each client, sorted by gain; nothing without data."""
     if not found:
         return []
     rows, metric, accuracy = _sorted(found), found["metric"], found["metric"] == "accuracy"
@@ -49,13 +49,13 @@ def table_of(found: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def note_of(found: dict[str, Any]) -> str:
-    """Say how many gain, and the means."""
+    """Return a note with the number of clients that gain, and the means."""
     rows = found["rows"]
     show = percent if found["metric"] == "accuracy" else "{:.4g}".format
     means = {key: sum(row[key] for row in rows) / len(rows) for key in SCORES}
     told = ", ".join(f"{name} {show(means[key])}" for key, name in SCORES.items())
     gaining = sum(row["gain"] > 0 for row in rows)
-    return f"{gaining} of {len(rows)} clients gain by the federation. Mean {found['metric']}: {told}."
+    return f"{gaining} of {len(rows)} clients gain from the federation. Mean {found['metric']}: {told}."
 
 
 def _sorted(found: dict[str, Any]) -> list[dict[str, Any]]:

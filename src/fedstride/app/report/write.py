@@ -16,7 +16,7 @@ from fedstride.core.files import replace_file
 from fedstride.training.stop import larger_is_better
 
 NAME = "report.html"
-METRICS = 6  # of the user's metrics, so many are among the headline figures
+METRICS = 6  # number of the user's metrics among the headline figures
 AXES = {
     "rounds": {"label": "Rounds", "title": "rounds", "format": {"tickformat": "", "ticksuffix": ""}},
     "bytes": {"label": "Bytes", "title": "bytes sent, up and down", "format": {"tickformat": "~s", "ticksuffix": "B"}},
