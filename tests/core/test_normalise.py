@@ -660,7 +660,8 @@ def test_presets_give_no_warning_and_are_not_normalised(task):
     prepared = run_folder.prepare(config)
     with warnings.catch_warnings():
         warnings.simplefilter("error", FedstrideWarning)
-        run = fs.train(prepared.model, prepared.loss, prepared.clients, rounds=1, cohort=3)
+        weights = config.arguments(None)["weights"]
+        run = fs.train(prepared.model, prepared.loss, prepared.clients, rounds=1, cohort=3, weights=weights)
     assert not isinstance(run.model, Normalised)
 
 
