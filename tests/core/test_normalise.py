@@ -533,7 +533,7 @@ def test_refusals():
     with pytest.raises(fs.Refused, match=r"inputs of type torch.int64.*token ids.*normalise=False"):
         fs.train(embedding, "cross_entropy", tokens, rounds=1, normalise=True)
     private = replace(fs.recipes.fedavg(lr=0.1), privacy=fs.Privacy(noise=1.0, clip=1.0))
-    with pytest.raises(fs.Refused, match="normalise=True with Privacy: sums of raw inputs have no bound"):
+    with pytest.raises(fs.Refused, match="normalise=True with Privacy: sums of raw inputs are unbounded"):
         learn(algorithm=private)
     for wrong in ("yes", 1, None):
         with pytest.raises(fs.InvalidInput, match=r"normalise=.* is invalid: expected True or False"):
