@@ -611,6 +611,12 @@ def test_fedtrack(name, weights, tau, block):
     agree(S, R.fedtrack(lr, block), T.fedtrack(S, lr, block))
 
 
+def test_fedtrack_weight_decay():
+    """Weight decay is part of f_i, and so of the exchanged gradients, but not of the components."""
+    S = setting("mean", "samples", (2, 4, 9, 3), weight_decay=0.3)
+    agree(S, R.fedtrack(0.01, 2), T.fedtrack(S, 0.01, 2))
+
+
 # ---------------------------------------------------------------- weight decay and clipping
 
 

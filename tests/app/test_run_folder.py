@@ -166,13 +166,6 @@ def test_ctrl_c_stops_after_the_round_and_says_how_to_go_on(tmp_path):
     assert run_folder.status(out) == "finished" and len(run_folder._history(out)) == done + 1
 
 
-def test_normalised_inputs_have_mean_0_and_deviation_1():
-    table = run_folder.normalised(run_folder.data.load("digits"))
-    inputs = table.train[0]
-    assert abs(float(inputs.mean())) < 1e-5 and abs(float(inputs.std()) - 1) < 1e-3
-    assert table.test[0].shape == run_folder.data.load("digits").test[0].shape
-
-
 def test_a_csv_file_of_ones_own_is_trained_on_by_its_natural_clients(tmp_path):
     source = torch.Generator().manual_seed(0)
     lines = ["a,b,kind,who"]

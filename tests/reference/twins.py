@@ -495,13 +495,15 @@ def fedtrack(S, lr, block=1):
             share = [len(b) / f.n if P.mean else 1.0 for b in blocks]
             table = [w * P.gradient(i, x, b) for w, b in zip(share, blocks, strict=True)]
             d = Done(x)
-            d.saw(P.value(i, x, np.arange(f.n)))
+            d.saw(f.value(x, 0))
             for l in range(S.steps(t, i)):
                 if l >= 1:
                     j = (l - 1) % len(blocks)
                     table[j] = share[j] * P.gradient(i, d.y, blocks[j])
                     f.gradients += len(blocks[j])
-                d.y = d.y - lr * (g - full[i] + sum(table))  # FedTrack line 7
+                d.y = d.y - lr * (
+                    g - full[i] + sum(table) + S.weight_decay * d.y
+                )  # FedTrack line 7, f with weight decay
                 d.steps.append(lr)
             done.append(d)
         deltas = [x - d.y for d in done]

@@ -41,6 +41,3 @@ def save_run(run: Run, folder: Path) -> None:
 def folder_name(algorithm: str, seed: int) -> str:
     """Return the folder of a run within that of a comparison."""
     return f"{re.sub(r'[^A-Za-z0-9_.=-]+', '_', algorithm).strip('_')}-s{seed}"
-
-
-Run.reporter = write_run

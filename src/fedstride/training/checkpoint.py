@@ -157,6 +157,20 @@ def newest(folder: Path, use: Callable[[Path], T]) -> T | None:
     return None
 
 
+def in_use(folder: Path) -> bool:
+    """Whether a run is writing into a folder."""
+    if fcntl is None:
+        return False
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno == errno.EWOULDBLOCK
+    finally:
+        os.close(handle)
+    return False
+
+
 _mine: dict[Path, int] = {}  # folders that this process has locked, and by which thread
 
 

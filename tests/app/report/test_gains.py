@@ -26,7 +26,7 @@ def test_clients_are_sorted_by_what_they_gain():
     (chart,) = gains.charts_of(FOUND)
     assert [trace["name"] for trace in chart.figure["data"]] == ["alone", "shared model", "personalised"]
     assert chart.figure["data"][0]["y"] == [0.2, 0.5, 0.9]
-    assert chart.figure["data"][0]["customdata"] == ["d", "a&lt;b", "c"]
+    assert chart.figure["data"][0]["customdata"] == ["d", "a<b", "c"]
     table = gains.table_of(FOUND)
     assert [row[0] for row in table["rows"]] == ["d", "a<b", "c"]
     assert table["rows"][0][1:] == ["20.0 %", "70.0 %", "80.0 %", "60.0 %"]

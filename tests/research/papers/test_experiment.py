@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-import plotly.graph_objects as go
 import pytest
 
 from fedstride import FedstrideWarning, InvalidInput
 from fedstride.app.sweep import Cell
 from fedstride.research.papers import EXPERIMENTS, Experiment, Lab, experiment, select
 from fedstride.research.papers.experiment import AGREES, DIFFERS, IN_KIND, curves
+from tests.app.report.figures import check
 
 pytestmark = pytest.mark.slow
 
@@ -94,6 +94,7 @@ def test_results_saved_under_the_number_of_a_paper_are_found(tmp_path, old, new)
 @pytest.mark.parametrize("values", [[1.0, None, 1e-30], [3.0, 2.0, 1.0], [0.0, 0.0], []])
 def test_curves_are_figures(values):
     picture = curves("title", "note", {"a": (range(len(values)), values)}, y="F", log=True)
-    figure = go.Figure(picture.figure)
-    assert figure.layout.yaxis.type == "log" and figure.layout.yaxis.title.text == "F"
-    assert list(figure.data[0].y) == values
+    check(picture.figure)
+    assert picture.figure["layout"]["yaxis"]["type"] == "log"
+    assert picture.figure["layout"]["yaxis"]["title"]["text"] == "F"
+    assert picture.figure["data"][0]["y"] == values

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedstride.app.report import theme
-from fedstride.app.report.chart import Chart, percent, plain
+from fedstride.app.report.chart import Chart, percent
 
 SCORES = {"alone": "alone", "shared": "shared model", "personalised": "personalised"}
 
@@ -25,7 +25,7 @@ def charts_of(found: dict[str, Any]) -> list[Chart]:
                 "name": name,
                 "x": [k + 1 for k in range(len(rows))],
                 "y": [float(f"{row[key]:.6g}") for row in rows],
-                "customdata": [plain(row["client"]) for row in rows],
+                "customdata": [str(row["client"]) for row in rows],
                 "marker": style,
                 "hovertemplate": f"client %{{customdata}}, {name}: %{{y:.3f}}<extra></extra>",
             }

@@ -32,7 +32,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Picture:
-    """A plotly figure in plain dictionaries, with its texts. The page supplies defaults for the layout."""
+    """A figure in plotly's format, with its texts. The page supplies defaults for the layout."""
 
     title: str
     note: str
