@@ -263,7 +263,7 @@ def test_fedadam(S, bias_correction):
     agree(S, R.fedadam(lr, bias_correction=bias_correction), twin, columns=without("server_step"))
 
 
-def test_fedadam_as_in_001():
+def test_fedadam_as_in_delta_sgd():
     S = setting("softmax")
     algorithm = R.fedadam(0.3, server_lr=0.05, betas=(0.9, 0.999), tau=1e-8, bias_correction=True)
     twin = T.fedopt(S, c.constant(0.3), "adam", 0.05, (0.9, 0.999), 1e-8, True)

@@ -1,6 +1,6 @@
 """FedExP: a server step from the diversity of the clients' updates.
 
-Jhunjhunwala, Wang, Joshi. FedExP: speeding up federated averaging via extrapolation. ICLR 2023 (003).
+Jhunjhunwala, Wang, Joshi. FedExP: speeding up federated averaging via extrapolation. ICLR 2023.
 Deviations: none. Unlike the paper, the authors' code multiplies eps by the number of clients and lets it decay.
 """
 
@@ -57,9 +57,9 @@ class FedExP:
 
     def step(self, x: Vec, mean: Mean, state: State) -> Vec:
         below = (1 if self.exact else 2) * (sq(mean.update) + self.eps)
-        eta = torch.where(below > 0, mean.square / below, 1.0).clamp(min=1, max=self.lr_max)  # 003 eq. (9)
+        eta = torch.where(below > 0, mean.square / below, 1.0).clamp(min=1, max=self.lr_max)  # FedExP eq. (9)
         state["eta"], state["previous"] = eta, x
         return x - eta * mean.update
 
     def output(self, x: Vec, state: State) -> Vec:
-        return (x + state["previous"]) / 2 if self.last_two else x  # the last iterate oscillates (003 sec. 5)
+        return (x + state["previous"]) / 2 if self.last_two else x  # the last iterate oscillates (FedExP sec. 5)

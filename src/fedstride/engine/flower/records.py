@@ -22,7 +22,7 @@ from fedstride.wire.sparse import decode, encode
 
 T = TypeVar("T")
 COUNTS = ("finite", "gradients", "forwards")  # metrics that are integers
-MOST = 2**53  # larger counts are implausible
+MOST = 2**53  # larger counts are refused
 MANY = 2**20  # clients: the sum of this many numbers must be finite
 
 

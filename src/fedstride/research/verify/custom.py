@@ -69,7 +69,7 @@ def check(algorithm: Algorithm) -> Iterator[Measurement]:
         algorithm: the algorithm to check.
 
     Yields:
-        A Finding for each measured figure; `finding.kept` is False for a broken law.
+        A Measurement for each figure; `measurement.kept` is False for a broken law.
 
     Example:
         >>> broken = [f for f in check(fs.recipes.fedavg()) if not f.kept]

@@ -54,7 +54,7 @@ def synthetic(seed: int = 1, clients: int = 20, samples: int = 30, d: int = 1000
 
 
 def toy() -> LeastSquares:
-    """F_1 = (3 w1 + w2 - 3)^2, F_2 = (w1 + w2 - 3)^2; both vanish at w* = (0, 3)."""  # 003 eq. (12)
+    """F_1 = (3 w1 + w2 - 3)^2, F_2 = (w1 + w2 - 3)^2; both vanish at w* = (0, 3)."""  # FedExP eq. (12)
     A = [torch.tensor([[3.0, 1.0]], dtype=torch.float64), torch.tensor([[1.0, 1.0]], dtype=torch.float64)]
     b = torch.tensor([3.0], dtype=torch.float64)
     return LeastSquares([2**0.5 * a for a in A], [2**0.5 * b, 2**0.5 * b])  # the loss is half a square
