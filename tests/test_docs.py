@@ -43,6 +43,7 @@ def test_the_pages_are_there():
         "engines.md",
         "how-to-choose.md",
         "hugging-face.md",
+        "mutants.md",
         "privacy.md",
         "reliability.md",
         "reproduced.md",

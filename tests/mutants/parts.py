@@ -78,8 +78,8 @@ MUTANTS = [
         ),
         (
             "c_i+ keeps c",
-            'torch.where(moved, total, 1.0) - broadcast["control"], 0.0)',
-            "torch.where(moved, total, 1.0), 0.0)",
+            'torch.where(moved, slope - broadcast["control"], 0.0)',
+            "torch.where(moved, slope, 0.0)",
         ),
         ("c_i is replaced, not moved", '{"control": memory["control"] + change}', '{"control": change}'),
         (

@@ -1,9 +1,8 @@
 """Delta-SGD: each client adapts its step size to the local smoothness of its loss.
 
 Kim, Toghani, Uribe, Kyrillidis. Adaptive federated learning with auto-tuned clients. ICLR 2024 (Delta-SGD alg. 1).
-Deviations: both gradients of the quotient use the current batch, as in the authors' code, and the same dropout mask, where
-the authors' code draws another; the text of the paper describes reuse_gradient=True. eta_0 and theta_0 start the
-recursion and are never used as steps. If the model or the
+Deviations: both gradients of the quotient use the current batch, as in the authors' code, and one dropout mask; the text of
+the paper describes reuse_gradient=True. eta_0 and theta_0 start the recursion and are never used as steps. If the model or the
 gradient did not change, the quotient does not bound the step.
 """
 
