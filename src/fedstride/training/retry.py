@@ -38,7 +38,7 @@ def is_hopeless(setup: Setup, state: TrainingState, failed: Attempt) -> bool:
     same = choose_cohort(setup, t, number + 1) == choose_cohort(setup, t, number)
     repeated = same and not failed.exploded and set(failed.lost.values()) <= set(OWN_FAULT)
     too_wild = failed.wild_step is not None and rolled_back_too_often(setup, state)
-    return number > setup.guard.retries or repeated or too_wild
+    return (number > setup.guard.retries and not failed.exploded) or repeated or too_wild
 
 
 def given_up(setup: Setup, state: TrainingState, failed: Attempt) -> Diverged | TooFew:

@@ -24,14 +24,15 @@ from fedstride.core.rows import State, Vec, dot, generator, norm, sq
 from fedstride.engine import Order, Reply
 from fedstride.engine.evaluation import test_columns
 from fedstride.training.attempt import Attempt, FailedAttempt, relative_error
+from fedstride.training.guard import finite
 from fedstride.training.history import Row
+from fedstride.training.limits import compared, limits_of
 from fedstride.training.personal import own_model, with_personal_entries
 from fedstride.training.setup import Setup
 from fedstride.training.state import TrainingState, read_out
 from fedstride.wire import Mean, send
 
 Cohort = list[tuple[int, int]]  # (client, local steps)
-ZERO = 1e-10  # smaller root mean square norms are treated as zero
 RAW = ("train_loss", "client_step", "client_steps", "trials", "failed", "compression")  # withheld under privacy
 
 
@@ -66,6 +67,7 @@ def advance(setup: Setup, state: TrainingState, attempt: Attempt | None = None) 
     updates = exchange(setup, state, "update", broadcast, cohort, attempt)
     attempt = updates.attempt
     usual = {kind: max(known, attempt.norms.get(kind, 0.0)) for kind, known in state.usual.items()}
+    medians = {name: max(known, attempt.medians.get(name, 0.0)) for name, known in state.medians.items()}
 
     mean, stats = aggregate(setup, state, updates)
     private = state.private
@@ -77,6 +79,8 @@ def advance(setup: Setup, state: TrainingState, attempt: Attempt | None = None) 
     if a.drift is not None:
         a.drift.absorb(mean.fields, mean.share, drift)
     x, server, attempt = server_step(setup, state, mean, usual["update"], attempt)
+    if not (finite(drift, state.drift) and finite({"stats": stats}) and finite(private)):
+        raise FailedAttempt(replace(attempt, wild_step=float(server["eta"])))
 
     after = replace(
         state,
@@ -89,6 +93,8 @@ def advance(setup: Setup, state: TrainingState, attempt: Attempt | None = None) 
         moved=x - state.x,
         average=average_iterates(setup, state, x),
         usual=usual,
+        medians=medians,
+        outliers=state.outliers + ("too long" in attempt.refused),
         releases=state.releases + attempt.releases,
         unbilled=0,
     )
@@ -142,41 +148,17 @@ def exchange(
     The engine refuses messages that are damaged, not finite or beyond the limit.
 
     Raises:
-        FailedAttempt: less than a quorum is left, or messages explode in the first round, where no limit is known yet.
+        FailedAttempt: less than a quorum is left, or some messages are far longer than the others.
     """
-    guard = setup.guard
-    limit = guard.limit(reference_norm(state, kind, attempt))
-    if kind == "update":
-        limit = min(limit, guard.norm or limit)
-    order = Order(f"{kind}s", state.x, state.stats, broadcast, state.round, cohort, limit, attempt.calls)
+    limits = limits_of(setup, state, kind, attempt)
+    order = Order(f"{kind}s", state.x, state.stats, broadcast, state.round, cohort, limits, attempt.calls)
     reply = setup.clients.exchange(order)
     attempt = attempt.receive(reply)
     admitted = [one for one in cohort if one[0] not in reply.lost]
-    if len(admitted) < guard.least(len(cohort)):
-        raise FailedAttempt(attempt)
-
-    norms = reply.metrics["square"].double().sqrt()
-    median, largest = float(norms.median()), float(norms.max())
-    first = state.usual[kind] < ZERO and kind not in attempt.medians
-    if first and largest > guard.limit(median):
-        refused = attempt.refused.copy()
-        refused["too long"] += int((norms > guard.limit(median)).sum())
-        medians = {**attempt.medians, kind: median}
-        raise FailedAttempt(replace(attempt, medians=medians, exploded=True, refused=refused))
-    rms = float(norms.square().mean().sqrt())
-    return Exchanged(reply, admitted, replace(attempt, norms={**attempt.norms, kind: rms}))
-
-
-def reference_norm(state: TrainingState, kind: str, attempt: Attempt) -> float:
-    """Return the norm that messages are compared with, 0 if none is known.
-
-    It is the largest of earlier rounds and, for updates, at least the norm of the model. In the first round it is the
-    cohort's median, once an attempt failed because some messages exploded.
-    """
-    known = state.usual[kind]
-    if known < ZERO:
-        return attempt.medians.get(kind, 0.0)
-    return max(known, float(norm(state.x))) if kind == "update" else known
+    if len(admitted) < setup.guard.least(len(cohort)):
+        early = attempt.number == 1 and state.outliers > 0 and "too long" in reply.lost.values()
+        raise FailedAttempt(replace(attempt, exploded=early))  # the limits of earlier rounds may not suit this one
+    return Exchanged(reply, admitted, compared(setup, state, kind, reply, attempt))
 
 
 def compress_gradient(setup: Setup, state: TrainingState, mean: Vec) -> tuple[Vec, State, int, float]:
@@ -220,15 +202,15 @@ def server_step(
 ) -> tuple[Vec, State, Attempt]:
     """Apply the server rule; return the next model, the rule's state and the attempt.
 
-    A step that is not finite or far too long is rolled back, with the rule's state, and replaced by the plain mean of
-    the clients' models.
+    A step that is far too long or not finite, or that leaves the rule with a state that is not, is rolled back with that
+    state, and replaced by the plain mean of the clients' models: a saved state can always be resumed.
 
     Raises:
         FailedAttempt: the plain mean is not finite or far too long either, or too many successive rounds were rolled back.
     """
     guard, server = setup.guard, dict(state.server)
     x = setup.algorithm.server.step(state.x, mean, server)
-    if guard.sound(x, state.x, usual):
+    if guard.sound(x, state.x, usual) and finite(server, state.server):
         return x, server, attempt
     attempt = replace(attempt, rollbacks=1, wild_step=float(server["eta"]))
     server = {**state.server, "eta": torch.ones_like(state.server["eta"])}

@@ -43,6 +43,8 @@ class TrainingState:
     scaling: Vec | None = None  # means and deviations of the inputs, for normalise=True
     usual: dict[str, float] = field(default_factory=lambda: {"gradient": 0.0, "update": 0.0})
     # ... largest root mean square norm of a round's messages so far, by kind
+    medians: dict[str, float] = field(default_factory=dict)  # largest median norm of a round's fields so far, by name
+    outliers: int = 0  # rounds in which messages were far longer than the others of their cohort
     releases: int = 0  # private sums released so far
     unbilled: int = 0  # bytes sent before the first round, to be counted in its row
     best_x: Vec | None = None  # read-out of the best round, for stop=
@@ -69,6 +71,7 @@ def initial_state(algorithm: Algorithm, x: Vec, stats: Vec) -> TrainingState:
         private=a.privacy.init(x) if a.privacy is not None else {},
         moved=torch.zeros_like(x),
         average=x,
+        medians=dict.fromkeys(("gradient", "update", "stats", *(a.drift.uploads if a.drift else ()), *a.needs), 0.0),
     )
 
 
