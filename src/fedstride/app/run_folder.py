@@ -146,7 +146,8 @@ def _execute(job: Job, folder: Path, callbacks: Sequence[Callable[[Event], objec
     )
     run.save(folder)
     replace_file(folder / ENVIRONMENT, json.dumps({**about, **run.engine}, indent=2))
-    replace_file(folder / CLIENTS, json.dumps(about_clients(run)))
+    if (people := about_clients(run)) is not None:
+        replace_file(folder / CLIENTS, json.dumps(people))
     return run
 
 

@@ -99,9 +99,11 @@ def files(folder: Path) -> list[Path]:
     return [p for _, p in sorted(found, reverse=True)]
 
 
-def write(when: Checkpoints, round: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-    """Write a checkpoint and delete those beyond when.keep."""
-    write_tensors(when.path / f"checkpoint-{round:06}.safetensors", tensors, meta)
+def write(
+    when: Checkpoints, round: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], private: bool = False
+) -> None:
+    """Write a checkpoint, private if it holds a secret, and delete those beyond when.keep."""
+    write_tensors(when.path / f"checkpoint-{round:06}.safetensors", tensors, meta, private)
     prune(when)
 
 

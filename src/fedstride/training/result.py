@@ -123,10 +123,11 @@ class Run:
         write_tensors(folder / "model.safetensors", weights, about)
         algorithm = spelled_out(self.algorithm)
         meta = {"algorithm": algorithm, "engine": self.engine, "facts": self.facts, "ended": self.ended}
-        write_tensors(folder / "run.safetensors", {"x": self.x}, meta)
-        replace_file(folder / "history.jsonl", self.history.text())
+        private = self.algorithm is not None and self.algorithm.privacy is not None  # the counts are the operator's
+        write_tensors(folder / "run.safetensors", {"x": self.x}, meta, private)
+        replace_file(folder / "history.jsonl", self.history.text(), private)
         if self.settings:
-            replace_file(folder / SETTINGS, json.dumps(self.settings, indent=2) + "\n")
+            replace_file(folder / SETTINGS, json.dumps(self.settings, indent=2) + "\n", private)
         if self.personal is not None:
             self.personal.save(folder)
         return folder

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fedstride.algorithm.noise import normals
 from fedstride.algorithm.privacy import Privacy
 from fedstride.algorithm.sampling import Sampler
 from fedstride.core.capabilities import declared
@@ -53,7 +54,7 @@ def advance(setup: Setup, state: TrainingState, attempt: Attempt | None = None) 
     a, t = setup.algorithm, state.round
     attempt = attempt or Attempt(bytes_up=state.unbilled)
 
-    cohort = choose_cohort(setup, t, attempt.number)
+    cohort = choose_cohort(setup, state, attempt.number)
     broadcast = broadcast_of(setup, state)
     attempt = replace(attempt, asked=tuple(client for client, _ in cohort))
     attempt = attempt.send(message_size(setup, state, broadcast), len(cohort))
@@ -103,15 +104,23 @@ def advance(setup: Setup, state: TrainingState, attempt: Attempt | None = None) 
     return replace(after, history=state.history.plus(row)), row
 
 
-def choose_cohort(setup: Setup, t: int, attempt: int) -> Cohort:
-    """Draw the cohort of a round, sorted by work, longest first, so that no worker starts a long job last."""
-    sizes, most = setup.sizes, setup.task.batch_size
-    drawn = drawn_clients(setup.sampler, sizes, setup.task.seed, t, attempt)
+def choose_cohort(setup: Setup, state: TrainingState, attempt: int) -> Cohort:
+    """Draw the cohort of a round, sorted by work, longest first, so that no worker starts a long job last.
+
+    Under privacy, it is secret: epsilon counts on that.
+    """
+    sizes, most, t = setup.sizes, setup.task.batch_size, state.round
+    drawn = drawn_clients(setup.sampler, sizes, hidden(state) or setup.task.seed, t, attempt)
     cohort = [(client, setup.steps(t, client)) for client in drawn]
     return sorted(cohort, key=lambda one: -one[1] * min(sizes[one[0]], most or sizes[one[0]]))
 
 
-def drawn_clients(sampler: Sampler, sizes: Sequence[int], seed: int, t: int, attempt: int = 1) -> list[int]:
+def hidden(state: TrainingState) -> str:
+    """Return the secret of a private run, "" without privacy."""
+    return bytes(state.secret.numpy()).decode()
+
+
+def drawn_clients(sampler: Sampler, sizes: Sequence[int], seed: int | str, t: int, attempt: int = 1) -> list[int]:
     """Return the clients of a round, in their order in the federation."""
     again = () if attempt == 1 else (attempt,)
     return sorted(sampler.draw(sizes, generator(seed, t, "cohort", *again)))
@@ -190,11 +199,15 @@ def release(setup: Setup, state: TrainingState, privacy: Privacy, mean: Mean, at
     """
     private = dict(state.private)
     answered, expected = int(mean.participants), privacy.expected(setup.sampler, mean.clients)
-    source = generator(setup.task.seed, state.round, "noise", attempt)
     known = {k: v for k, v in mean.fields.items() if k == "update" or k in setup.algorithm.needs}
+    source = normals(
+        hidden(state), state.round, attempt, answered, expected, repr(privacy), fields={**known, **private}
+    )
+    noise = len(mean.update) * privacy.deviation("update", len(known) - 1, expected, private) ** 2
     fields = privacy.release(known, answered, expected, private, source)
     privacy.follow(fields, private)
-    return replace(mean, fields=fields, share=expected / mean.clients, participants=expected), private
+    released = replace(mean, fields=fields, share=expected / mean.clients, participants=expected, noise=noise)
+    return released, private
 
 
 def server_step(

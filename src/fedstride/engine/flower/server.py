@@ -50,9 +50,9 @@ def train(
     Args:
         project: model, loss and data.
         grid: Flower's connection to the nodes.
-        settings: arguments of fs.train(); `clients`, the number of nodes; `out`, a folder; `deadline`, the seconds that
-            an exchange may take; `quorum` of fs.Guard; `secure`, the largest norm of an update in a secure sum; and
-            whatever the project's functions read.
+        settings: arguments of fs.train(), `guard` and `stop` as texts such as "norm=10, spread=50"; `privacy` likewise;
+            `clients`, the number of nodes; `out`, a folder; `deadline`, the seconds that an exchange may take; `quorum` of
+            fs.Guard; `secure`, the largest norm of an update in a secure sum; and whatever the project's functions read.
         callbacks: as in fs.train().
         nodes: the nodes, if an earlier run with the same model and data has gathered them.
 
@@ -62,6 +62,8 @@ def train(
     own = dict(settings)
     given, deadline = arguments(own), own.get("deadline", DEADLINE)
     positive("settings", deadline=deadline)
+    if "quorum" in own:
+        given["guard"] = replace(given.get("guard") or Guard(), quorum=own["quorum"])
     model = project.build(own)
     nodes = replace(nodes, settings=_text(own)) if nodes is not None else gathered(project, grid, own)
 
@@ -78,7 +80,6 @@ def train(
         engine=Flower(nodes, given["algorithm"], deadline, secure_of(own.get("secure"))),
         checkpoint=None if out == NOTHING else out,
         callbacks=[show, *callbacks],
-        guard=Guard(quorum=own["quorum"]) if "quorum" in own else None,
         **given,
     )
     if out != NOTHING:
