@@ -26,7 +26,6 @@ def private(secret=None, **options):
 def test_the_seed_does_not_determine_noise_or_cohorts():
     one, other = private(seed=3), private(seed=3)
     assert not torch.isclose(one.x, other.x, rtol=1e-3).all()
-    assert [private(seed=3, rounds=8).history["participants"] for _ in range(2)][0] != one.history["participants"] * 2
     assert same_bits(private("same", seed=3), private("same", seed=3))
     cohorts = {tuple(private(str(i), seed=3).history["participants"]) for i in range(4)}
     assert len(cohorts) > 1

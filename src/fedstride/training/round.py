@@ -51,7 +51,7 @@ def advance(setup: Setup, state: TrainingState, attempt: Attempt | None = None) 
     Raises:
         FailedAttempt: too few messages were usable, or the server step exploded.
     """
-    a, t = setup.algorithm, state.round
+    a = setup.algorithm
     attempt = attempt or Attempt(bytes_up=state.unbilled)
 
     cohort = choose_cohort(setup, state, attempt.number)
