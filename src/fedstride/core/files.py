@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,10 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return (tensors, metadata) of a file written by write_tensors()."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for ever
+            raise InvalidInput(f"{path}: not a file.")
         data = path.read_bytes()
-    except OSError as error:
-        raise InvalidInput(f"{path}: cannot be read ({error.strerror or error}).") from error
+    except (OSError, ValueError, MemoryError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or "not enough memory"
+        raise InvalidInput(f"{path}: cannot be read ({reason}).") from error
     return unpack(data, str(path))

@@ -120,8 +120,8 @@ def history(source: object, tensors: Mapping[str, Tensor]) -> list[Row]:
         raise Corrupt(f"{source}: it does not contain a history.")
     try:
         rows = list(unpack_history(bytes(log.cpu().numpy())))
-    except (ValueError, RecursionError) as error:
-        raise Corrupt(f"{source}: its history is not readable ({error}).") from error
+    except (ValueError, RecursionError, MemoryError, OverflowError) as error:
+        raise Corrupt(f"{source}: its history is not readable ({str(error) or type(error).__name__}).") from error
     if not rows or not all(_is_row(row, i + 1) for i, row in enumerate(rows)):
         raise Corrupt(f"{source}: its history was not written by fedstride.")
     return rows

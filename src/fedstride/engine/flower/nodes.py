@@ -243,7 +243,8 @@ def _about(content: RecordDict) -> About:
 def _number_of(content: RecordDict) -> int | None:
     """Return the client that an unusable node says it is, None if it does not."""
     for name in ("problem", "about"):
-        number = str(content.config_records.get(name, {}).get("client"))
+        record = content.config_records.get(name)
+        number = "" if record is None else str(record.get("client"))
         if number.isdecimal() and len(number) < 10:
             return int(number)
     return None
