@@ -4,7 +4,7 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-crash test-faults test-fuzz test-hostile test-kills test-processors test-processors-short test-soak check verify bench-peers format clean FORCE
+.PHONY: help setup demo test test-all test-crash test-faults test-fuzz test-hostile test-kills test-mutants test-processors test-processors-short test-soak check verify bench-peers format clean FORCE
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -39,6 +39,9 @@ test-hostile: setup  ## let one of six clients, a node and strangers' files atta
 
 test-kills: setup  ## kill processes, servers and nodes of distributed runs, 20 times each (40 minutes)
 	@$(LONG).kills --times 20 $(FIGURES)
+
+test-mutants: setup  ## break one formula at a time: tests and laws must notice (40 minutes)
+	@$(LONG).mutants --page docs/mutants.md
 
 test-processors: setup  ## the numerical tests with the instructions of other processors
 	@$(PY) -m tests.processors

@@ -263,7 +263,7 @@ def test_fedadam(S, bias_correction):
     agree(S, R.fedadam(lr, bias_correction=bias_correction), twin, columns=without("server_step"))
 
 
-def test_fedadam_as_in_001():
+def test_fedadam_as_in_delta_sgd():
     S = setting("softmax")
     algorithm = R.fedadam(0.3, server_lr=0.05, betas=(0.9, 0.999), tau=1e-8, bias_correction=True)
     twin = T.fedopt(S, c.constant(0.3), "adam", 0.05, (0.9, 0.999), 1e-8, True)
@@ -609,6 +609,12 @@ def test_fedtrack(name, weights, tau, block):
     S = setting(name, weights, tau)
     lr = LR[name] / 8
     agree(S, R.fedtrack(lr, block), T.fedtrack(S, lr, block))
+
+
+def test_fedtrack_weight_decay():
+    """Weight decay is part of f_i, and so of the exchanged gradients, but not of the components."""
+    S = setting("mean", "samples", (2, 4, 9, 3), weight_decay=0.3)
+    agree(S, R.fedtrack(0.01, 2), T.fedtrack(S, 0.01, 2))
 
 
 # ---------------------------------------------------------------- weight decay and clipping

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import fedstride as fs
+from fedstride import _public
 from fedstride.algorithm.compatibility import METHODS
 from fedstride.algorithm.parts import FOLDERS, PARTS
 
@@ -79,15 +79,10 @@ RECIPES = [
 
 
 def test_the_names_of_fedstride():
-    tree = ast.parse(Path(fs.__file__).read_text())
-    names = [
-        alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
-    ]
-    imported = {name for name in names if not name.startswith("_")}
-    assert imported == (
-        MODULES | STEPS | SCHEDULES | OBJECTIVES | GRADIENTS | DRIFTS | SERVERS | WIRE | SAMPLERS | ERRORS | RUNS
-    )
-    assert all(hasattr(fs, name) for name in imported)
+    public = MODULES | STEPS | SCHEDULES | OBJECTIVES | GRADIENTS | DRIFTS | SERVERS | WIRE | SAMPLERS | ERRORS | RUNS
+    assert sorted(_public.__all__) == sorted(public)
+    assert all(getattr(fs, name) is getattr(_public, name) for name in public) and public <= set(dir(fs))
+    assert not hasattr(fs, "nothing")
 
 
 def test_the_names_of_the_recipes():

@@ -1,74 +1,33 @@
 """Federated learning that finds its own step sizes."""
 
+import importlib as _importlib
+import pkgutil as _pkgutil
+from typing import TYPE_CHECKING, Any
+
 import fedstride._moved
-from fedstride import data, engine, models, optim
-from fedstride.algorithm import Algorithm, recipes
-from fedstride.algorithm.parts import export as _export
-from fedstride.algorithm.privacy import Privacy
-from fedstride.algorithm.sampling import Bernoulli, Uniform, Weighted
-from fedstride.app import loggers
-from fedstride.app.compare import compare
-from fedstride.client.drift import GradientCorrection, Scaffold
-from fedstride.client.gradient import IAG, Minibatch, Noisy
-from fedstride.client.objective import Ditto, FedDynObjective, FedSplitProx, Moon, Plain, Proximal
-from fedstride.client.step import (
-    NGN,
-    Adagrad,
-    Adam,
-    AdamW,
-    Armijo,
-    CappedPolyak,
-    Constant,
-    DecSPS,
-    DeltaSGD,
-    Exponential,
-    Momentum,
-    PerStep,
-    Polyak,
-    Stepwise,
-)
-from fedstride.core import metrics
-from fedstride.core.errors import (
-    Corrupt,
-    Diverged,
-    FedstrideError,
-    FedstrideWarning,
-    GivenUp,
-    InvalidInput,
-    Refused,
-    TooFew,
-    Unsaved,
-)
-from fedstride.engine import faults
-from fedstride.server import (
-    AdagradServer,
-    AdamServer,
-    Auto,
-    Average,
-    DAdaptation,
-    DoG,
-    FedDyn,
-    FedExP,
-    FedExPM,
-    FedExProx,
-    FedNova,
-    FedSplit,
-    Hypergradient,
-    Prodigy,
-    ScheduleFree,
-    ServerMomentum,
-    YogiServer,
-)
-from fedstride.training.checkpoint import Checkpoints
-from fedstride.training.evaluate import evaluate
-from fedstride.training.fine_tune import FineTune
-from fedstride.training.guard import Guard
-from fedstride.training.personal_report import PersonalReport, personal_report
-from fedstride.training.result import Run, load
-from fedstride.training.rounds import Event
-from fedstride.training.stop import STOP, EarlyStopping
-from fedstride.training.train import train
-from fedstride.wire import ExactLoRA, Median, Quantize, RandomK, TopK, TrimmedMean
+
+if TYPE_CHECKING:
+    from fedstride._public import *
 
 __version__ = "0.1.0"
-_export(globals())
+
+
+def __getattr__(name: str) -> Any:
+    """Import PyTorch and the library when a name is first used: the command line answers without them."""
+    if not name.startswith("_"):
+        if any(name == module.name for module in _pkgutil.iter_modules(__path__)):
+            return _importlib.import_module(f"{__name__}.{name}")
+        public = _names()
+        if name in public:
+            globals().update(public)
+            return public[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*_names(), "__version__"]
+
+
+def _names() -> dict[str, Any]:
+    public = vars(_importlib.import_module(f"{__name__}._public"))
+    return {name: value for name, value in public.items() if not name.startswith("_")}

@@ -357,10 +357,24 @@ class Mine:
         return "Mine()"
 
 
-@pytest.mark.parametrize("sampler", [Weighted(3), Mine()], ids=repr)
+class Favourites(Uniform):
+    """A subclass that draws otherwise does not inherit the promise."""
+
+    def draw(self, sizes, source):
+        return list(range(self.size))
+
+
+@pytest.mark.parametrize("sampler", [Weighted(3), Mine(), Favourites(3)], ids=repr)
 def test_samplers_without_an_accountant_are_refused(sampler):
     with pytest.raises(Refused, match="no accountant for"):
         Privacy(1.0).epsilon(sampler, 10, 1)
+
+
+def test_a_sampler_of_the_user_that_declares_its_law_is_accounted_for():
+    mine = type("Mine", (), {"sampling": "poisson", "p": 0.5})()
+    assert Privacy(1.0).epsilon(mine, 100, 3) == Privacy(1.0).epsilon(Bernoulli(0.5), 100, 3)
+    mine = type("Mine", (), {"sampling": "fixed", "size": 50})()
+    assert Privacy(1.0).epsilon(mine, 100, 3) == Privacy(1.0).epsilon(Uniform(50), 100, 3)
 
 
 def test_one_client_is_refused():

@@ -178,3 +178,15 @@ def test_the_installed_command_runs():
     command = Path(sys.executable).with_name("fedstride")
     done = subprocess.run([command, *QUICK, "--json"], capture_output=True, text=True)
     assert done.returncode == 0 and json.loads(done.stdout)["kept"] == 3
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        (["reproduce"], "Lists the experiments if omitted"),
+        (["diagnose"], "Folder written by run or compare"),
+        (["deploy", "node"], "Number of the node, from 0"),
+    ],
+)
+def test_help_describes_the_arguments_of_a_command(command, text):
+    assert text in call(*command, "--help", COLUMNS="200").stdout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import plotly.graph_objects as go
 import pytest
 import torch
 from torch import nn
@@ -15,6 +14,7 @@ from fedstride.app.cli import app
 from fedstride.app.diagnose import findings
 from fedstride.app.report import charts
 from fedstride.training.stop import STOP
+from tests.app.report.figures import check
 from tests.app.report.folders import Page
 from tests.problems import seeded
 
@@ -63,12 +63,12 @@ def test_names_and_metrics_are_in_the_pages(run, tmp_path):
     page = Page(folder / "report.html")
     drawn = page.data["charts"]
     assert page.text("h1") == ["auto on 3 clients"]
-    assert drawn.keys() >= {"metric-f1", "metric-test_worst_decile", "metric-test_spread", "left_behind", "partition"}
     for figure in drawn.values():
-        go.Figure(figure)
+        check(figure)
+    assert drawn.keys() >= {"metric-f1", "metric-test_worst_decile", "metric-test_spread", "left_behind", "partition"}
     ticks = drawn["left_behind"]["layout"]["xaxis"]["ticktext"]
-    assert sorted(ticks) == sorted(["north", "south", "&lt;east&gt;"])
-    assert drawn["partition"]["layout"]["xaxis"]["ticktext"] == ["north", "south", "&lt;east&gt;"]
+    assert sorted(ticks) == sorted(["north", "south", "<east>"])
+    assert drawn["partition"]["layout"]["xaxis"]["ticktext"] == ["north", "south", "<east>"]
     assert drawn["partition"]["layout"]["yaxis"]["ticktext"] == ["none", "one", "both"]
     assert {"f1", "Worst tenth of the clients"} <= set(page.text("dt"))
 
@@ -171,7 +171,7 @@ def test_an_interrupted_comparison_keeps_the_finished_runs():
 
 BAD = {
     "text": ({"algorithms": "auto"}, "expected a dict of algorithms by name, or a list of texts"),
-    "none": ({"algorithms": []}, "there are none"),
+    "none": ({"algorithms": []}, "got none"),
     "unknown": ({"algorithms": ["auto", "fedevg"]}, "did you mean 'fedavg'"),
     "seeds": ({"seeds": 0}, "seeds=0 is invalid"),
     "seed": ({"seed": 3}, "seed= differs between the runs"),

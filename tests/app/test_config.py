@@ -210,7 +210,7 @@ def test_an_algorithm_in_one_line(text, expected):
     assert algorithm_of(text) == expected
 
 
-@pytest.mark.parametrize("text", ["fedavgg", "fedavg(lrr=1)", "fedavg(0.1)", ""])
+@pytest.mark.parametrize("text", ["fedavgg", "fedavg(lrr=1)", "fedavg(0.1)", "fedavg(lr=0.1", ""])
 def test_a_line_that_is_no_algorithm_is_refused(text):
     with pytest.raises(InvalidInput):
         algorithm_of(text)

@@ -6,13 +6,14 @@ import builtins
 import json
 import math
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 import fedstride as fs
-from fedstride.app.loggers import JsonLines, MLflow, TensorBoard, numbers_of
+from fedstride.app.loggers import JsonLines, MLflow, TensorBoard, Wandb, numbers_of
 
 QUARTILES = ["min", "q25", "median", "q75", "max"]
 NAMES = {
@@ -80,7 +81,9 @@ def test_json_lines_that_cannot_be_written(tmp_path):
         JsonLines(tmp_path)
 
 
-@pytest.mark.parametrize("make, missing", [(TensorBoard, "torch.utils.tensorboard"), (MLflow, "mlflow")])
+@pytest.mark.parametrize(
+    "make, missing", [(TensorBoard, "torch.utils.tensorboard"), (MLflow, "mlflow"), (Wandb, "wandb")]
+)
 def test_a_logger_that_is_not_installed_says_how_to_get_it(make, missing, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(fs.InvalidInput, match=rf"{make.__name__} is not installed .*pip install 'fedstride\[track\]'"):
@@ -161,3 +164,17 @@ def test_mlflow_without_arguments_goes_where_its_environment_says(tmp_path, monk
 
 def test_numbers_that_are_not_finite_stay_visible():
     assert math.isnan(dict(numbers_of({"loss": math.nan}))["loss"])
+
+
+def test_wandb_gets_every_number_under_its_round(monkeypatch):
+    calls = []
+    run = SimpleNamespace(
+        log=lambda numbers, step: calls.append((step, numbers)), finish=lambda: calls.append("finished")
+    )
+    fake = SimpleNamespace(init=lambda project, name: calls.append((project, name)) or run)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    log = Wandb("stride", "first")
+    done = train(log, test=held_out())
+    log.close()
+    rows = [(row["round"], dict(numbers_of(row))) for row in done.history]
+    assert calls == [("stride", "first"), *rows, "finished"]

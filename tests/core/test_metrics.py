@@ -96,12 +96,25 @@ def test_objects_that_accumulate_start_anew():
         (["acuracy"], "metrics: 'acuracy' is unknown; did you mean 'accuracy'"),
         ({"a b": metrics.f1}, "'a b' is not a valid name"),
         ({"own": Counter}, r"metrics\['own'\]: got the class Counter; expected an instance"),
+        ([metrics.f1], "got f1 in a list; expected names"),
         ({"own": 3}, r"metrics\['own'\]=3 is invalid"),
     ],
 )
 def test_what_is_not_a_metric(given, message):
     with pytest.raises(InvalidInput, match=message):
         scores.resolve(given)
+
+
+@pytest.mark.parametrize("metric", [metrics.f1, metrics.perplexity])
+def test_classes_in_the_last_dimension(metric):
+    with pytest.raises(InvalidInput, match=r"classes in the last dimension.* with outputs.transpose\(1, -1\)"):
+        metric(torch.zeros(2, 5, 3), torch.zeros(2, 5).long())
+    assert metric(torch.zeros(2, 3, 5), torch.zeros(2, 5).long()) >= 0
+
+
+def test_outputs_that_are_not_a_tensor():
+    with pytest.raises(InvalidInput, match=r"The model returns \(\[2, 3\] float32, \[2\] float32\)"):
+        scores.computed({"f1": metrics.f1}, (torch.zeros(2, 3), torch.zeros(2)), torch.zeros(2))
 
 
 @pytest.mark.parametrize("value", [lambda o, t: None, lambda o, t: o, lambda o, t: 1 / 0, lambda o: 1.0])

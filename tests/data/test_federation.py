@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 import fedstride as fs
 from tests.problems import classification, learn, same_bits
@@ -68,6 +68,9 @@ BAD = {
     "empty federation": ([], "clients: the federation is empty"),
     "a tensor": (X, "clients: got Tensor"),
     "a generator": ((pair for pair in PAIRS), "clients: got generator"),
+    "one pair": ((X, y), r"clients: got one \(inputs, targets\) pair; .* use \[\(inputs, targets\)\]"),
+    "one data set": (TensorDataset(X, y), r"clients: got TensorDataset; .* use \[dataset\]"),
+    "one loader": (DataLoader(TensorDataset(X, y)), "clients: got DataLoader"),
     "None": (None, "clients: got NoneType"),
     "texts": ([(X.numpy(), y.numpy().astype(str))], r"clients\[0\]: got an array of type <U.*Encode texts"),
     "not a pair": ([(X, y), (X, y, y)], r"clients\[1\]: .* differs from .* of clients\[0\]"),

@@ -165,7 +165,11 @@ BAD_FILES = {
     "near option": (("d.csv", CSV), {"labels": "kind"}, "did you mean 'label'"),
     "empty CSV": (("d.csv", ""), {}, "not a readable table"),
     "head only": (("d.csv", "a,label\n"), {}, "has no rows"),
-    "label column": (("d.csv", CSV), {}, "label='label' is not a column; expected one of: who, a, b, kind"),
+    "label column": (
+        ("d.csv", CSV),
+        {},
+        "label='label' is not a column; name the column .*--label.*: expected one of: who, a, b, kind",
+    ),
     "client column": (("d.csv", CSV), {"label": "kind", "client": "whom"}, "client='whom' is not a column"),
     "feature column": (("d.csv", CSV), {"label": "kind", "features": ["c"]}, "features='c' is not a column"),
     "text as a feature": (("d.csv", CSV), {"label": "kind"}, "column 'who' contains 'zoe'"),

@@ -73,7 +73,11 @@ BAD = {
         {"label": "diagnosis", "client": "ward"},
         "client='ward' is not a column; expected one of",
     ),
-    "text": (patients(), {"label": "diagnosis"}, "column 'hospital' contains 'north'; expected numbers. Encode it"),
+    "text": (
+        patients(),
+        {"label": "diagnosis"},
+        "column 'hospital' contains 'north'; expected numbers. Use encode=True",
+    ),
     "missing values": (
         holes(),
         {"label": "diagnosis", "client": "hospital"},
@@ -128,6 +132,6 @@ def test_tables_and_federations_describe_themselves():
     lines = repr(fs.data.federate(table)).splitlines()
     assert lines[0] == "Federation of 3 clients: east, north, south"
     assert lines[2:] == ["  sample   inputs [2] float32, targets [] int64", "  classes  2 (ill, well)"]
-    assert lines[1].startswith("  samples  min 1") and lines[1].endswith("in total 48")
+    assert lines[1] == "  samples  16 each, in total 48"  # a fifth of every client is held out
     many = fs.data.Lazy([20] * 1000, lambda i: 1 / 0)
     assert repr(many).splitlines()[1:] == ["  samples  20 each, in total 20,000", "  clients are loaded on demand"]

@@ -17,7 +17,7 @@ from tests.hostile.engine import Change, Hostile, Row, alternating, becomes, tim
 from tests.hostile.row import Seen
 
 POINTS = 0.02  # of accuracy that an attack may cost
-CLIENTS, ROUNDS = 6, 10
+CLIENTS, ROUNDS = 6, 16
 HUGE = 1e30
 
 
@@ -120,13 +120,13 @@ def false_moments(value: float, part: slice) -> Change:
 
 
 RECIPES = ("fedavg(lr=0.3)", "fedexp(lr=0.3)", "auto", "scaffold(lr=0.3)", "fednova(lr=0.3)", "fedsls", "delta_sgd")
-NOVA, SCAFFOLD, LIN, AUTO, EXP = "fednova(lr=0.3)", "scaffold(lr=0.3)", "fedlin(lr=0.3)", "auto", "fedexp(lr=0.3)"
+NOVA, SCAFFOLD, LIN, AUTO, EXP = "fednova(lr=0.3)", "scaffold(lr=0.3)", "fedlin(lr=3)", "auto", "fedexp(lr=0.3)"
 FEDAVG = "fedavg(lr=0.3)"
 FACTORS = (1e3, 1e5, -1e3)
 ATTACKS = [
     *(Upload(f"update x {factor:g}", name, times(factor)) for name in RECIPES for factor in FACTORS),
-    Upload("update x 1e4", FEDAVG, times(1e4), start=5),
-    Upload("update x -1e3", AUTO, times(-1e3), start=5),
+    Upload("update x 1e4", FEDAVG, times(1e4), start=8),
+    Upload("update x -1e3", AUTO, times(-1e3), start=8),
     Upload("update x 1e12", FEDAVG, times(1e12)),
     Upload("gradient x 1e4", LIN, times(1e4), kind="gradients"),
     Upload("gradient x -1e3", LIN, times(-1e3), kind="gradients"),

@@ -97,7 +97,7 @@ def constant(lr, schedule=lambda t: 1.0):
 
 
 def per_step(lr):
-    """004: eta_i = etabar / tau_i."""
+    """FedLin: eta_i = etabar / tau_i."""
     return lambda f, y, tau, t, corr=0.0: constant(lr / tau)(f, y, tau, t, corr)
 
 
@@ -134,7 +134,7 @@ def torch_optimizer(make):
 
 
 def polyak(c=0.5, lr_max=np.inf, f_star=0.0, growth=None):
-    """001 footnote 4; step from plain f_B and g, moved along g + corr."""
+    """Delta-SGD footnote 4; step from plain f_B and g, moved along g + corr."""
 
     def client(f, y, tau, t, corr=0.0):
         done, previous = Done(y), 1.0
@@ -188,7 +188,7 @@ def ngn(sigma=1.0):
 
 
 def armijo(lr_max=1.0, c=0.1, backtrack=0.9, reset="grow", growth=2.0):
-    """000 Alg. 2-3, on f_B(y) + <corr, y>."""
+    """FedSLS Alg. 2-3, on f_B(y) + <corr, y>."""
 
     def client(f, y, tau, t, corr=0.0):
         done, last = Done(y), lr_max
@@ -223,7 +223,7 @@ def armijo(lr_max=1.0, c=0.1, backtrack=0.9, reset="grow", growth=2.0):
 
 
 def delta_sgd(lr0=0.2, theta0=1.0, gamma=2.0, delta=0.1, reuse_gradient=False):
-    """001 Alg. 1 and App. B.1; the quotient uses g, the move g + corr."""
+    """Delta-SGD Alg. 1 and App. B.1; the quotient uses g, the move g + corr."""
 
     def client(f, y, tau, t, corr=0.0):
         done, eta, theta, old_y, old_g = Done(y), lr0, theta0, None, None

@@ -1,7 +1,7 @@
 """One function per algorithm: plain loops over rounds and clients, float64, formulas with their source.
 
 x = global model, Delta_i = x - y_i, p = weights over the cohort, pi = weights over the federation,
-Dbar = sum p_i Delta_i, S = sum p_i |Delta_i|^2. Papers: 000 FedSLS, 001 Delta-SGD, 002 FedTrack, 003 FedExP, 004 FedLin.
+Dbar = sum p_i Delta_i, S = sum p_i |Delta_i|^2.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ def cosine(a, b):
 
 
 def fedsplit(S, client, prox):
-    """004 App. J: u = 2x - z_i; steps on f_i + |y - u|^2 / (2s) from u; z_i += 2 (y - x); x = mean z_i."""
+    """FedLin App. J: u = 2x - z_i; steps on f_i + |y - u|^2 / (2s) from u; z_i += 2 (y - x); x = mean z_i."""
     x = S.problem.x0
     z = {i: x for i in range(S.N)}
     trace = Trace(x)
@@ -256,7 +256,7 @@ def fedsplit(S, client, prox):
             d = client(proximal(f, u, 1 / prox), u, S.steps(t, i), t)
             z[i] = z[i] + 2 * (d.y - x)
             done.append(d), deltas.append(x - d.y), fs.append(f)
-        x = mean(S.p(t), [z[i] for i in range(S.N)])  # 004 eq. (153)
+        x = mean(S.p(t), [z[i] for i in range(S.N)])  # FedLin eq. (153)
         trace.add(x, S.p(t), done, deltas, fs, 2.0)
     return trace
 
@@ -378,13 +378,13 @@ def fedhyper(S, client, bound=3.0):
 
 
 def extrapolation(p, deltas, eps, exact=False, cap=np.inf):
-    """003 eq. (9); without the 1/2 for exact projections (003 C.4.1)."""
+    """FedExP eq. (9); without the 1/2 for exact projections (FedExP C.4.1)."""
     S, D = mean(p, [sq(d) for d in deltas]), mean(p, deltas)
     return min(cap, max(1.0, S / ((1 if exact else 2) * (sq(D) + eps))))
 
 
 def fedexp(S, client, eps=1e-3, exact=False, cap=np.inf, last_two=True):
-    """Also FedExpSLS (000 Alg. 5), with Armijo clients and the last iterate."""
+    """Also FedExpSLS (FedSLS Alg. 5), with Armijo clients and the last iterate."""
     x = S.problem.x0
     trace = Trace(x)
     for t in range(S.rounds):
@@ -398,7 +398,7 @@ def fedexp(S, client, eps=1e-3, exact=False, cap=np.inf, last_two=True):
 
 
 def fedexpm(S, client, eps=1e-3, beta=0.9):
-    """003 eq. (115), the sum over the past written out."""
+    """FedExP eq. (115), the sum over the past written out."""
     x, v, m = S.problem.x0, 0.0, []
     trace = Trace(x)
     for t in range(S.rounds):
@@ -428,7 +428,7 @@ def fedexprox(S, client, gamma, alpha):
 
 
 def scaffold(S, client, server_lr=1.0, eps=None, cap=np.inf):
-    """003 Alg. 2; eps given = SCAFFOLD-ExP."""
+    """FedExP Alg. 2; eps given = SCAFFOLD-ExP."""
     x, c, own = S.problem.x0, 0.0 * S.problem.x0, defaultdict(lambda: 0.0 * S.problem.x0)
     trace = Trace(x)
     for t in range(S.rounds):
@@ -450,7 +450,7 @@ def scaffold(S, client, server_lr=1.0, eps=None, cap=np.inf):
 
 
 def fedlin(S, client, up=None, down=None, error_feedback=True, server_lr=1.0):
-    """004: h_i = C_up(rho_i + grad f_i), g_t = C_down(e + mean h_i), corr = g_t - grad f_i(x)."""
+    """FedLin: h_i = C_up(rho_i + grad f_i), g_t = C_down(e + mean h_i), corr = g_t - grad f_i(x)."""
     x, e, rho, seen = S.problem.x0, 0.0, defaultdict(float), set()
     trace = Trace(x)
     for t in range(S.rounds):
@@ -482,7 +482,7 @@ def fedlin(S, client, up=None, down=None, error_feedback=True, server_lr=1.0):
 
 
 def fedtrack(S, lr, block=1):
-    """002 Alg. 1: components are blocks of samples in order, one refreshed per step, a table of all gradients."""
+    """FedTrack Alg. 1: components are blocks of samples in order, one refreshed per step, a table of all gradients."""
     P, x = S.problem, S.problem.x0
     trace = Trace(x)
     for t in range(S.rounds):
@@ -495,13 +495,15 @@ def fedtrack(S, lr, block=1):
             share = [len(b) / f.n if P.mean else 1.0 for b in blocks]
             table = [w * P.gradient(i, x, b) for w, b in zip(share, blocks, strict=True)]
             d = Done(x)
-            d.saw(P.value(i, x, np.arange(f.n)))
+            d.saw(f.value(x, 0))
             for l in range(S.steps(t, i)):
                 if l >= 1:
                     j = (l - 1) % len(blocks)
                     table[j] = share[j] * P.gradient(i, d.y, blocks[j])
                     f.gradients += len(blocks[j])
-                d.y = d.y - lr * (g - full[i] + sum(table))  # 002 line 7
+                d.y = d.y - lr * (
+                    g - full[i] + sum(table) + S.weight_decay * d.y
+                )  # FedTrack line 7, f with weight decay
                 d.steps.append(lr)
             done.append(d)
         deltas = [x - d.y for d in done]

@@ -37,12 +37,13 @@ def twin(model, clients, rounds, steps, below):
     x = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
     v, s, mean, q, first, lowest, reach = torch.zeros_like(x), 0.0, None, None, None, math.inf, 1.0
     size = [rms(x[:5]), max(abs(float(x[5])), rms(x[:5]))]  # the bias has at least the matrix's
-    xs, outputs, farthest = [x], [], 1.0
+    xs, outputs, farthest, stretched = [x], [], 1.0, 0
     for t in range(rounds):
         now = [max(size[0], rms(x[:5])), max(size[1], abs(float(x[5])), rms(x[:5]))]
         deltas, losses, squares = [], [], []
         for data in clients:
-            y, cap, seen = x.clone(), reach * 0.06 * min(1, (t + 1) / 10) / (1 + t / 10) ** 0.5, []
+            cap = reach * 0.06 * min(1, (t + 1) / 10) / (1 + t / 10) ** 0.5 * (10 / max(10, steps)) ** 0.5
+            y, seen = x.clone(), []
             for k in range(steps):
                 f, g = loss_and_gradient(data, y, below)
                 seen.append([float((g[:5] ** 2).mean()), float(g[5] ** 2)])
@@ -51,7 +52,9 @@ def twin(model, clients, rounds, steps, below):
                     lowest_yet = lowest - max(first - lowest, -lowest) if t > 0 and lowest < 0 else 0.0
                     target = min(0.0, 2 * f) if t == 0 else lowest_yet
                     used = [math.sqrt(square) for square in (seen[0] if t == 0 else q)]
-                u = torch.cat([now[0] / used[0] * g[:5], now[1] / used[1] * g[5:]])
+                    stretch = min(20.0, max(1.0, now[1] * used[1] / (now[0] * used[0] * 5**0.5)))
+                    stretched += stretch > 1
+                u = torch.cat([stretch * now[0] / used[0] * g[:5], now[1] / used[1] * g[5:]])
                 y = y - min(2 * max(f - target, 0.0) / float(g @ u), cap) * u
             deltas.append(x - y)
             squares.append([sum(column) / steps for column in zip(*seen, strict=True)])
@@ -69,22 +72,23 @@ def twin(model, clients, rounds, steps, below):
         mean = x if mean is None else mean + 9 / (t + 9) * (x - mean)
         xs.append(x)
         outputs.append(mean)
-    return xs, outputs, farthest
+    return xs, outputs, farthest, stretched
 
 
-@pytest.mark.parametrize(("scale", "below"), [(0.1, 0.0), (1.0, 0.0), (1.0, 6.0)])
-def test_auto_equals_its_twin(scale, below):
+@pytest.mark.parametrize(("scale", "below", "steps"), [(0.1, 0.0, 4), (1.0, 0.0, 4), (1.0, 6.0, 4), (1.0, 0.0, 14)])
+def test_auto_equals_its_twin(scale, below, steps):
     model, clients = problem(scale)
     xs = []
     loss = "mse" if below == 0 else lambda output, target: nn.functional.mse_loss(output, target) - below
-    run = fs.train(model, loss, clients, rounds=12, local_steps=4, callbacks=[lambda e: xs.append(e.x)])
-    expected, outputs, reach = twin(model, clients, 12, 4, below)
+    run = fs.train(model, loss, clients, rounds=12, local_steps=steps, callbacks=[lambda e: xs.append(e.x)])
+    expected, outputs, reach, stretched = twin(model, clients, 12, steps, below)
     for mine, theirs in zip(xs, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
     output = nn.utils.parameters_to_vector(run.model.parameters()).detach()
     torch.testing.assert_close(output, outputs[-1], rtol=1e-9, atol=1e-12)
     assert below == 0 or run.history[-1]["train_loss"] < 0, "the target must move"
-    assert reach > 1, "nothing was stretched, so nothing was compared"
+    assert reach > 1, "the cap was not stretched, so nothing was compared"
+    assert (stretched > 0) == (scale < 1), "inputs are small in one case only"
 
 
 def test_auto_is_the_default():

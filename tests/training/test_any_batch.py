@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 import fedstride as fs
 from fedstride import InvalidInput
@@ -47,6 +47,21 @@ class Own(Plain):
         logits = super().forward(x)
         loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
         return SimpleNamespace(loss=loss, logits=logits)
+
+
+class Tuples(Own):
+    """The same network, as models of Hugging Face are with return_dict=False."""
+
+    def forward(self, x, labels=None):
+        found = super().forward(x, labels)
+        return (found.logits,) if found.loss is None else (found.loss, found.logits)
+
+
+class OfBatch(nn.Module):
+    """A loss that sees the batch."""
+
+    def forward(self, output, batch):
+        return of_batch(output, batch)
 
 
 class Items(Dataset):
@@ -91,6 +106,16 @@ CASES = {
     "list of items": (Own, "model", lambda batch: [Items(batch)[i] for i in range(len(batch[1]))]),
     "tensor dataset": (Plain, "cross_entropy", lambda batch: TensorDataset(*batch)),
     "arrays": (Plain, "cross_entropy", lambda batch: tuple(v.numpy() for v in batch)),
+    "labels of 32 bits": (Plain, "cross_entropy", lambda batch: (batch[0], batch[1].int())),
+    "labels of wide unsigned numbers": (
+        Plain,
+        "cross_entropy",
+        lambda batch: (batch[0], batch[1].numpy().astype("u2")),
+    ),
+    "data of a graph": (Plain, "cross_entropy", lambda batch: (batch[0].clone().requires_grad_(), batch[1])),
+    "tuple with the model's loss": (Tuples, "model", as_own),
+    "tuple with a loss of logits": (Tuples, "cross_entropy", as_own),
+    "dict with a module as loss of the batch": (Own, OfBatch(), as_own),
     "frame and series": (Plain, "cross_entropy", lambda b: (pd.DataFrame(b[0].numpy()), pd.Series(b[1].numpy()))),
 }
 
@@ -135,7 +160,7 @@ def test_a_loader_gives_its_dataset_and_its_collate():
     def loader(batch):
         return DataLoader(Items(batch), batch_size=3, collate_fn=collate)
 
-    with pytest.warns(fs.FedstrideWarning, match="batch_size and order are those of fs.train"):
+    with pytest.warns(fs.FedstrideWarning, match="fs.train\\(\\) sets batch size and order"):
         run = train(Own, "model", loader)
     assert torch.allclose(run.x, train(Own, "model", as_own).x, atol=1e-6)
 
@@ -259,6 +284,26 @@ BAD = {
     "no loss in the output": (Own, "model", {"x": torch.ones(3, 5)}, "without a loss; expected an output with .loss"),
     "different items": (Own, "model", [{"x": torch.ones(5)}, {"x": torch.ones(4)}], "need collate="),
     "empty": (Own, "model", {}, "got an empty dict"),
+    "a text in a dict": (Own, "model", [{"x": torch.ones(5), "title": "a"}] * 3, r"got str in batch\['title'\]\[0\]"),
+    "a dict without targets": (
+        Plain,
+        "cross_entropy",
+        {"x": torch.ones(3, 5)},
+        "The targets of a dict are its entry labels",
+    ),
+    "a sparse tensor": (
+        Plain,
+        "cross_entropy",
+        (torch.ones(3, 5).to_sparse(), torch.zeros(3)),
+        "got a sparse or nested",
+    ),
+    "images in bytes": (
+        Plain,
+        "cross_entropy",
+        (torch.ones(3, 5).byte(), torch.zeros(3).long()),
+        r"inputs.float\(\) / 255",
+    ),
+    "a loss to be trained": (Plain, nn.Linear(3, 1), CLIENTS[0], "parameters of its own, which would not be trained"),
 }
 
 
@@ -280,6 +325,86 @@ def test_a_collate_that_returns_other_lengths():
 def test_a_collate_that_is_none(collate, message):
     with pytest.raises(InvalidInput, match=message):
         fs.train(Own(), "model", [Items(CLIENTS[0])], rounds=1, collate=collate)
+
+
+def test_a_collate_for_tensors_is_refused():
+    with pytest.raises(InvalidInput, match="collate: it makes batches of lists of items, and the clients are tensors"):
+        fs.train(Plain(), "cross_entropy", CLIENTS, rounds=1, collate=default_collate)
+
+
+def test_numbers_of_several_kinds_in_a_frame():
+    frame = pd.DataFrame({"a": [1.5, 2.0], "b": [True, False], "c": [3, 4]})
+    inputs, _ = fs.data.Federation([(frame, pd.Series([0, 1]))])[0].take()
+    assert inputs.tolist() == [[1.5, 1.0, 3.0], [2.0, 0.0, 4.0]]
+
+
+def test_one_batch_of_nested_dicts_is_one_test_set():
+    clients = [{"x": {"first": x[:, :2], "second": x[:, 2:]}, "labels": y} for x, y in [*CLIENTS, TEST]]
+
+    class Nested(Parts):
+        def forward(self, x):
+            return super().forward(**x)
+
+    run = fs.train(Nested(), "cross_entropy", clients[:-1], "fedavg", test=clients[-1], **RUN)
+    assert run.history[-1]["test_loss"] == pytest.approx(
+        fs.train(Plain(), "cross_entropy", CLIENTS, "fedavg", test=TEST, **RUN).history[-1]["test_loss"], abs=1e-5
+    )
+
+
+def test_test_sets_by_name_are_those_of_the_clients_with_these_names():
+    named = {f"client {i}": client for i, client in enumerate(CLIENTS)}
+    backwards = dict(reversed(named.items()))
+    runs = [
+        fs.train(Plain(), "cross_entropy", named, "fedavg", rounds=2, personal=["head.*"], test=test)
+        for test in (named, backwards, fs.data.Federation(backwards))
+    ]
+    assert len({run.history[-1]["test_loss"] for run in runs}) == 1
+    with pytest.raises(InvalidInput, match="test: there is no client 'client 9'; did you mean"):
+        fs.train(Plain(), "cross_entropy", named, rounds=1, test={**dict([*named.items()][1:]), "client 9": TEST})
+
+
+class Tagger(nn.Module):
+    """A label for each word of texts of any length."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.head = nn.Embedding(10, 4), nn.Linear(4, 3)
+
+    def forward(self, words, labels=None):
+        logits = self.head(self.words(words)).transpose(1, 2)
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+def test_metrics_of_outputs_of_different_lengths(monkeypatch):
+    """Parts of a test set that are padded to different lengths give the scores of one part."""
+    source = torch.Generator().manual_seed(0)
+    texts = [
+        {key: torch.randint(0, 3, (1 + i % 4,), generator=source) for key in ("words", "labels")} for i in range(8)
+    ]
+
+    def collate(items):
+        pad = {"words": 0, "labels": -100}
+        return {k: nn.utils.rnn.pad_sequence([i[k] for i in items], True, padding_value=v) for k, v in pad.items()}
+
+    given = {"metrics": ["f1", "accuracy"], "collate": collate}
+    whole = fs.evaluate(Tagger(), texts, "model", **given)
+    monkeypatch.setattr("fedstride.engine.evaluation.EVALUATION_CHUNK", 3)
+    parts = fs.evaluate(Tagger(), texts, "model", **given)
+    assert (parts["f1"], parts["accuracy"]) == pytest.approx((whole["f1"], whole["accuracy"]))
+    run = fs.train(Tagger(), "model", [texts], rounds=1, test=texts, **given)
+    assert 0 <= run.history[-1]["f1"] <= 1
+
+
+def test_ignored_labels_do_not_count_in_the_accuracy():
+    outputs, labels = torch.eye(3), torch.tensor([0, 1, -100])
+    assert fs.evaluate(nn.Identity(), (outputs, labels))["accuracy"] == 1.0
+
+
+@pytest.mark.parametrize("data", [(torch.ones(5, 7), CLIENTS[0][1][:5]), (torch.ones(2, 5), torch.tensor([0, 9]))])
+def test_evaluate_refuses_what_does_not_fit(data):
+    with pytest.raises(InvalidInput, match="data: model and loss do not fit its samples"):
+        fs.evaluate(Plain(), data)
 
 
 def test_clients_of_different_structure():

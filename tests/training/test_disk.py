@@ -109,7 +109,7 @@ def test_a_read_only_folder_is_refused(inside, tmp_path):
         if above.stat().st_uid == os.getuid() and str(above).startswith("/tmp/"):
             above.chmod(0o755)
     said = child(READ_ONLY, tmp_path / inside)
-    assert ("cannot be made (Permission denied)" if inside else "may not be written to") in said
+    assert ("cannot be created (Permission denied)" if inside else "is not writable") in said
     assert list(tmp_path.iterdir()) == []
 
 
@@ -129,7 +129,7 @@ def test_a_folder_is_locked_by_one_run(tmp_path):
 
     run = learn(rounds=2, checkpoint=tmp_path, callbacks=[start])
     assert len(found) == 3
-    assert all(isinstance(e, fs.InvalidInput) and "another run is writing into this folder" in str(e) for e in found)
+    assert all(isinstance(e, fs.InvalidInput) and "another run is writing to this folder" in str(e) for e in found)
     assert same_bits(run, learn(rounds=2))
     assert len(learn(rounds=9, checkpoint=tmp_path).history) == 9
 
@@ -151,7 +151,7 @@ def test_a_lock_is_released_with_its_process(tmp_path):
         assert holder.stdout.readline() == b"held\n"
         done = CliRunner().invoke(app, ["run", "--rounds", "1", "--out", str(tmp_path)])
         assert done.exit_code == 2
-        assert "another run is writing into this folder" in done.output
+        assert "another run is writing to this folder" in done.output
         assert list(tmp_path.iterdir()) == []
         holder.kill()
         holder.wait()

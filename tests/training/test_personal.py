@@ -253,6 +253,7 @@ REFUSED = [
     ({"personal": "*"}, fs.InvalidInput, "nothing is shared"),
     ({"personal": 3}, fs.InvalidInput, "expected patterns"),
     ({"personal": [3]}, fs.InvalidInput, "expected patterns"),
+    ({"personal": ["head"]}, fs.InvalidInput, r"did you mean .*\.\*"),
     ({"personal_steps": 2}, fs.InvalidInput, "without personal="),
     ({**HEAD, "personal_steps": -1}, fs.InvalidInput, "whole number"),
     ({**HEAD, "algorithm": "fedlin"}, fs.Refused, "exchanged at x"),

@@ -94,13 +94,28 @@ def test_the_start_says_what_was_chosen(capsys, monkeypatch):
         start_line(capsys, 6, 6)
         == "2 rounds, all 2 clients in each; 1 local step per client, on all of its samples; equal weights"
     )
-    said = start_line(capsys, 40, 3, cohort=1, batch_size=4)
-    assert said.startswith(
-        "2 rounds, 1 of 2 clients in each; 1 to 10 local steps per client, on batches of 4; equal weights"
+    assert (
+        start_line(capsys, 40, 3, cohort=1, batch_size=4, weights="uniform")
+        == "2 rounds, 1 of 2 clients in each; 1 to 10 local steps per client, on batches of 4; equal weights"
     )
-    assert said.endswith('although clients have 3 to 40 samples (weights="samples" counts samples)')
     assert start_line(capsys, 40, 3, weights="samples").endswith("; weights by samples")
     assert start_line(capsys, 4, 3, weights=[1, 5]).endswith("; given weights")
+
+
+def test_the_log_says_what_was_chosen_without_a_display(caplog):
+    with caplog.at_level("INFO", logger="fedstride"):
+        fs.train(nn.Linear(2, 1), "mse", clients(6, 6), "fedavg", rounds=1, progress=False)
+    assert any("fedavg: 1 round, all 2 clients in each; 1 local step per client" in line for line in caplog.messages)
+
+
+def test_equal_weights_of_unequal_clients_are_warned_about_unless_asked_for():
+    with pytest.warns(fs.FedstrideWarning, match="all clients count the same, although they have 3 to 40 samples"):
+        fs.train(nn.Linear(2, 1), "mse", clients(40, 3), rounds=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", fs.FedstrideWarning)
+        for given in ({"weights": "uniform"}, {"weights": "samples"}, {"weights": [1, 2]}):
+            fs.train(nn.Linear(2, 1), "mse", clients(40, 3), rounds=1, **given)
+        fs.train(nn.Linear(2, 1), "mse", clients(30, 3), rounds=1)
 
 
 @pytest.mark.parametrize("given", [{"local_steps": 1}, {"epochs": 1}, {"batch_size": 300}])

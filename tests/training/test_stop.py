@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -55,6 +60,60 @@ def test_the_direction_of_a_metric():
     assert train(stop=fs.EarlyStopping("update", None, mode="min")).best.round == _best("update", min)
 
 
+@pytest.mark.parametrize("metric", ["perplexity", "cross_entropy"])
+def test_small_values_of_some_metrics_are_better(metric):
+    run = train(stop=fs.EarlyStopping(metric, None), metrics=[metric])
+    assert run.best.metrics[metric] == min(run.history[metric])
+
+
+@pytest.mark.parametrize("regression", [False, True])
+def test_the_worst_clients_can_stop_a_run(regression):
+    tests = [(x, y.float() if regression else y) for x, y in CLIENTS]
+    model, loss = (nn.Linear(4, 1), "mse") if regression else (nn.Linear(4, 3), "cross_entropy")
+    stop = fs.EarlyStopping("test_worst_decile", None)
+    run = fs.train(model, loss, tests, "fedavg(lr=0.1)", rounds=6, batch_size=10, test=tests, stop=stop)
+    scores = run.history["test_worst_decile"]
+    assert run.best.metrics["test_worst_decile"] == (min if regression else max)(scores)
+
+
+def test_a_metric_that_no_callback_adds_is_said():
+    with pytest.warns(
+        fs.FedstrideWarning, match="metric='owm' is not in the first row of the history; did you mean 'own'"
+    ):
+        train(2, callbacks=[rises], stop=fs.EarlyStopping("owm"))
+
+
+def test_callbacks_may_add_numbers_of_torch_and_numpy():
+    def add(event):
+        event.metrics["torch"], event.metrics["numpy"] = torch.tensor(1.5), np.float32(2.5)
+
+    assert train(1, callbacks=[add]).history[0].items() >= {"torch": 1.5, "numpy": 2.5}.items()
+
+
+def test_a_resumed_run_keeps_the_metric_of_its_best_round(tmp_path):
+    train(4, stop=fs.EarlyStopping("test_accuracy"), checkpoint=tmp_path)
+    with pytest.raises(InvalidInput, match="as the best one, but not by metric='test_loss'"):
+        train(8, stop=fs.EarlyStopping("test_loss"), checkpoint=tmp_path)
+    train(8, stop=fs.EarlyStopping("test_accuracy", patience=7), checkpoint=tmp_path)
+
+
+@pytest.mark.parametrize("keep", ["best", "last"])
+def test_the_best_round_of_a_loaded_run(keep, tmp_path):
+    run = train(callbacks=[rises], stop=fs.EarlyStopping("own", patience=None, keep=keep))
+    best = fs.load(run.save(tmp_path), nn.Linear(4, 3)).best
+    if keep == "last":
+        assert best is None  # its model is not saved
+    else:
+        assert (best.round, best.metrics) == (3, run.best.metrics)
+        assert torch.equal(best.model.weight, run.best.model.weight)
+
+
+def test_a_folder_of_checkpoints_is_not_a_saved_run(tmp_path):
+    train(1, checkpoint=tmp_path)
+    with pytest.raises(InvalidInput, match="It has checkpoints"):
+        fs.load(tmp_path)
+
+
 def _best(column, choose):
     values = train().history[column]
     return values.index(choose(values)) + 1
@@ -99,11 +158,39 @@ def interrupt(event):
 
 
 def test_ctrl_c_returns_the_run_so_far(tmp_path):
-    with pytest.warns(fs.FedstrideWarning, match="interrupted in round 3; returning the run so far, of 2 rounds"):
+    with pytest.warns(
+        fs.FedstrideWarning, match="interrupted in round 3; returning the run with its 2 finished rounds"
+    ):
         run = train(callbacks=[interrupt], checkpoint=tmp_path)
     assert (len(run.history), run.ended) == (2, "interrupted")
     assert torch.equal(run.x, train(2).x)
     assert torch.equal(train(checkpoint=tmp_path).x, train().x)
+
+
+SCRIPT = """
+import signal, sys, torch
+import fedstride as fs
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background may ignore it
+torch.manual_seed(0)
+clients = [(torch.randn(200, 30), torch.randint(0, 3, (200,))) for _ in range(8)]
+model = torch.nn.Sequential(torch.nn.Linear(30, 60), torch.nn.ReLU(), torch.nn.Linear(60, 3))
+run = fs.train(model, "cross_entropy", clients, rounds=int(sys.argv[2]), batch_size=5, test=clients[0], checkpoint=sys.argv[1],
+               callbacks=[lambda event: print(event.round, flush=True)], stop=fs.EarlyStopping(patience=None))
+print(run.ended, len(run.history), run.best.round <= len(run.history), float(run.x.double().norm()))
+"""
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_script_with_its_run_and_a_checkpoint(tmp_path):
+    start = [sys.executable, "-c", SCRIPT]
+    with subprocess.Popen([*start, str(tmp_path), "100000"], stdout=subprocess.PIPE, text=True) as script:
+        while script.stdout.readline() != "2\n":
+            pass
+        script.send_signal(signal.SIGINT)
+        ended, rounds, best, length = script.communicate(timeout=600)[0].splitlines()[-1].split()
+    assert (script.returncode, ended, best) == (0, "interrupted", "True") and int(rounds) >= 2
+    again = subprocess.run([*start, str(tmp_path), rounds], stdout=subprocess.PIPE, text=True, check=True, timeout=600)
+    assert again.stdout == f"finished {rounds} True {length}\n"  # all rounds are in the checkpoint
 
 
 def test_programs_of_many_runs_get_the_exception():
@@ -140,8 +227,10 @@ def test_evaluate_names_the_clients():
         ({"stop": 3}, "stop=3 is invalid: expected fs.EarlyStopping"),
         ({"stop": fs.EarlyStopping("f1")}, "stop: metric='f1' does not exist"),
         ({"stop": fs.EarlyStopping("test_loss"), "test": None}, "metric='test_loss' needs a test set"),
+        ({"stop": fs.EarlyStopping("test_spread")}, "'test_spread' needs a list of test sets, one for each client"),
+        ({"stop": fs.EarlyStopping("client_steps")}, "metric='client_steps' is not a number"),
         ({"metrics": ["f1"], "test": None}, "f1 without test="),
-        ({"metrics": {"drift": fs.metrics.f1}}, "'drift' is a column of every history already"),
+        ({"metrics": {"drift": fs.metrics.f1}}, "'drift' is a column of the history already"),
         ({"metrics": {"own": lambda outputs, targets: 1 / 0}}, r"metrics\['own'\]: ZeroDivisionError"),
     ],
 )
@@ -160,6 +249,8 @@ def test_torchmetrics_objects_work():
     torchmetrics = pytest.importorskip("torchmetrics")
     run = train(2, metrics={"own": torchmetrics.classification.MulticlassF1Score(3), "f1": "f1"})
     assert run.history[-1]["own"] == pytest.approx(run.history[-1]["f1"], abs=1e-6)
+    together = torchmetrics.MetricCollection({"own": torchmetrics.classification.MulticlassF1Score(3)})
+    assert train(2, metrics=together).history["own"] == run.history["own"]
 
 
 def test_progress_is_shown_when_asked_for(capsys):

@@ -62,8 +62,9 @@ def test_it_is_exact_in_later_rounds():
 
 
 def test_what_is_not_a_product_is_averaged_as_ever():
-    assert torch.equal(trained(EXACT).model[4].weight, trained(PLAIN).model[4].weight)
-    assert torch.equal(trained(EXACT).x, trained(PLAIN).x)
+    exact, plain = trained(EXACT), trained(PLAIN)  # by different oracles, which round differently on some processors
+    torch.testing.assert_close(exact.model[4].weight, plain.model[4].weight, rtol=0, atol=1e-12)
+    torch.testing.assert_close(exact.x, plain.x, rtol=0, atol=1e-12)
 
 
 def test_clients_send_factors_and_receive_the_frozen_weights():

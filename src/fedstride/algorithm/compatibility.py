@@ -216,7 +216,7 @@ def _products(a: Algorithm) -> None:
         )
     if a.privacy is not None:
         raise Refused(
-            f"{rule} with Privacy: the noise is made for a sum of updates, not of products. Drop one of them."
+            f"{rule} with Privacy: the noise is calibrated for a sum of updates, not of products. Drop one of them."
         )
     if "effective_steps" in a.server.needs or declared(a.server, "half_of") is not None:
         raise Refused(

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from fedstride.algorithm.noise import Normals, fresh_secret
-from fedstride.algorithm.sampling import Bernoulli, Sampler, Uniform
+from fedstride.algorithm.sampling import Sampler
+from fedstride.core.capabilities import declared
 from fedstride.core.errors import InvalidInput, Refused, fraction, positive
 from fedstride.core.rows import Rows, State, Vec, norm
 
@@ -129,10 +130,11 @@ class Privacy:
 
     def expected(self, sampler: Sampler, clients: int) -> float:
         """Return the expected number of participants of a round; refuse samplers without an accountant."""
-        if isinstance(sampler, Bernoulli):
-            return sampler.p * clients
-        if isinstance(sampler, Uniform):
-            return float(sampler.size)
+        known: Any = sampler  # its declaration promises p or size
+        if declared(sampler, "sampling") == "poisson":
+            return float(known.p * clients)
+        if declared(sampler, "sampling") == "fixed":
+            return float(known.size)
         raise Refused(
             f"Privacy: no accountant for {sampler}. Use cohort=fs.Bernoulli(p), a number of clients, or None for all clients."
         )
@@ -164,7 +166,7 @@ class Privacy:
             return math.inf if releases else 0.0
         if share == 1:
             return float(_accounting().get_epsilon_gaussian(noise / math.sqrt(releases), left))
-        loss = _composed(noise, share, isinstance(sampler, Uniform), releases)
+        loss = _composed(noise, share, declared(sampler, "sampling") == "fixed", releases)
         return float(loss.get_epsilon_for_delta(left)) - releases * math.log1p(-again)
 
     def _multiplier(self, name: str, scalars: int) -> float:
@@ -183,16 +185,17 @@ def _range(name: str, clip: float) -> tuple[float, float]:
     return ranges[name]
 
 
-def _again(sampler: Sampler, clients: int) -> float:
+def _again(sampler: Any, clients: int) -> float:
     """Return the distance k of non-empty rounds from Poisson sampling: k = p (1-p)^(N-1) / (1 - (1-p)^N).
 
     Compare the federation with and without a client x. A non-empty round is, with weight 1 - k, the Poisson-sampled sum
     of a non-empty round of the others and, with weight k, x alone. So delta grows by k, and epsilon by -log(1 - k).
     """
-    if not isinstance(sampler, Bernoulli) or sampler.p == 1:
+    if declared(sampler, "sampling") != "poisson" or sampler.p == 1:
         return 0.0
-    others = (1 - sampler.p) ** (clients - 1)
-    return sampler.p * others / (1 - (1 - sampler.p) * others)
+    p: float = sampler.p
+    others = (1 - p) ** (clients - 1)
+    return p * others / (1 - (1 - p) * others)
 
 
 @lru_cache(maxsize=32)

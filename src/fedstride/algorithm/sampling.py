@@ -6,7 +6,7 @@ import operator
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, SupportsIndex
+from typing import ClassVar, Protocol, SupportsIndex
 
 import numpy as np
 import torch
@@ -51,6 +51,7 @@ class Uniform:
     """
 
     size: int
+    sampling: ClassVar[str] = "fixed"
 
     def check(self, clients: int) -> None:
         _check_size(self.size, clients)
@@ -109,6 +110,7 @@ class Bernoulli:
     """
 
     p: float
+    sampling: ClassVar[str] = "poisson"
 
     def check(self, clients: int) -> None:
         if not (isinstance(self.p, int | float) and 0 < self.p <= 1):

@@ -81,8 +81,13 @@ PARTS = {name: part for slot in (*parts.PARTS, *OTHERS) for name, part in _parts
 
 def parse_algorithm(text: str) -> Table:
     """Parse NAME or NAME(key=value,...) to a table; values as in parse_setting."""
-    name, _, arguments = text.partition("(")
-    return {"name": name.strip(), **dict(map(parse_setting, split(arguments.rstrip().removesuffix(")"))))}
+    name, opened, rest = text.strip().partition("(")
+    arguments = split(rest.removesuffix(")"))
+    if (opened and not rest.endswith(")")) or not all("=" in argument for argument in arguments):
+        raise InvalidInput(
+            f"algorithm={text!r} is invalid: expected a name, or arguments by name, as in fedavg(lr=0.1)."
+        )
+    return {"name": name.strip(), **dict(map(parse_setting, arguments))}
 
 
 def parse_setting(text: str) -> tuple[str, Any]:

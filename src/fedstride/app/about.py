@@ -24,7 +24,7 @@ MOST_CLASSES = 1000  # with more, samples are not counted by class
 
 
 def environment(when: str = "started") -> dict[str, Any]:
-    """Return versions, machine, command and time; when: what the time is called."""
+    """Return versions, machine, command and time; when: the key of the time."""
     return {
         "fedstride": fedstride.__version__,
         "python": platform.python_version(),
@@ -39,7 +39,7 @@ def environment(when: str = "started") -> dict[str, Any]:
 def about_clients(run: Run) -> dict[str, Any] | None:
     """Return sizes, names, label counts, accuracy and loss for each client: of its own model if it has one.
 
-    Only sizes and names of clients that are loaded on demand; None if the run has no data at hand, or if it is private.
+    Only sizes and names of clients that are loaded on demand; None if the run has no data on this machine, or is private.
     """
     if run.source is None or (run.algorithm is not None and run.algorithm.privacy is not None):
         return None

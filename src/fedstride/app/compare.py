@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from torch import nn
 
 from fedstride.algorithm import Algorithm
 from fedstride.app.results import folder_name, save_run
-from fedstride.app.summary import Histories, frame_of, table_of
+from fedstride.app.summary import WIDE, Histories, frame_of, tables_of
 from fedstride.core.errors import GivenUp, InvalidInput, tell
 from fedstride.core.files import replace_file
 from fedstride.core.losses import Loss
@@ -25,9 +25,9 @@ from fedstride.training.train import train
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.console import Console, ConsoleOptions
     from rich.table import Table
 
-WIDTH = 1000  # characters: tables are not wrapped
 OWN = ("algorithm", "seed", "checkpoint")  # arguments of fs.train() that differ between the runs
 
 
@@ -49,14 +49,14 @@ class Compared:
         """Return the figures of the table as a pandas frame."""
         return frame_of(self._histories, self.target)
 
-    def __rich__(self) -> Table:
-        return table_of(self._histories, self.target)
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        yield from tables_of(self._histories, self.target, options.max_width)
 
     def __repr__(self) -> str:
         from rich.console import Console
 
         text = io.StringIO()
-        Console(file=text, width=WIDTH).print(self.__rich__())
+        Console(file=text, width=WIDE).print(self)
         lines = [line.rstrip() for line in text.getvalue().splitlines() if line.strip()]
         return "\n".join([*lines, *([] if self.report is None else [f"report: {self.report}"])])
 
@@ -125,6 +125,7 @@ def compare(
 
 def _report(folder: Path, runs: dict[str, list[Run]], seeds: list[int], target: float | None) -> Path | None:
     """Write the index and the report of a comparison; None if no run has a finished round."""
+    from fedstride.app import diagnose
     from fedstride.app.report import write
 
     listed = [
@@ -140,6 +141,7 @@ def _report(folder: Path, runs: dict[str, list[Run]], seeds: list[int], target: 
     for name, every in runs.items():
         for seed, run in zip(seeds, every, strict=False):
             if run.history:
+                diagnose.write(folder / folder_name(name, seed))
                 write(folder / folder_name(name, seed))
     return write(folder)
 
@@ -152,7 +154,7 @@ def _algorithms(given: Any) -> dict[str, Algorithm]:
         )
     named = dict(given) if isinstance(given, Mapping) else {str(one): one for one in given}
     if not named:
-        raise InvalidInput("algorithms: there are none; expected at least one.")
+        raise InvalidInput("algorithms: got none; expected at least one.")
     return {str(name): validate.algorithm_of(one) for name, one in named.items()}
 
 

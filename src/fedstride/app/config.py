@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from annotated_types import Ge
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from fedstride.algorithm import Algorithm
 from fedstride.algorithm.privacy import Privacy
 from fedstride.algorithm.text import NOTHING, call, from_table
-from fedstride.app.presets import TASKS
+from fedstride.app.functions import is_function
+from fedstride.app.presets import TASKS, check_exists, name_of, own_preset
 from fedstride.app.settings import SETTINGS, Table, reason
 from fedstride.core.errors import InvalidInput, nearest
-from fedstride.data.sources import is_raw_table
+from fedstride.data.sources import SOURCES, is_raw_table
 from fedstride.engine import Engine, torchrun
 from fedstride.engine.faults import Faulty
 from fedstride.training.checkpoint import Checkpoints
@@ -27,13 +30,17 @@ class Part(BaseModel):
 
 
 class Data(Part):
-    source: str = Field("digits", description="name from `fedstride data list`, or path of a file or folder")
+    source: str = Field(
+        "digits", description="name from `fedstride data list`, path of a file or folder, or module:function"
+    )
     folder: str | None = Field(None, description="folder with the raw files, searched in addition to the cache")
     options: dict[str, Any] = Field({}, description="reader options, such as label and client columns of a CSV file")
     partition: Literal["iid", "dirichlet", "dirichlet_split", "pathological", "shards", "quantity", "natural"] = Field(
         "shards", description="assignment of samples to clients"
     )
-    clients: int = Field(50, ge=1, description="number of clients (natural: upper limit)")
+    clients: Annotated[int, Ge(1)] | None = Field(
+        50, description="number of clients (natural: upper limit; none: all of them)"
+    )
     samples: int | None = Field(None, ge=1, description="samples per client; none: all samples divided by clients")
     alpha: float = Field(0.1, gt=0, description="concentration of the Dirichlet partitions; smaller is more unequal")
     classes: int = Field(2, ge=1, description="classes (pathological) or shards (shards) per client")
@@ -44,9 +51,12 @@ class Data(Part):
 
 
 class Model(Part):
-    name: str = Field("mlp", description="softmax, mlp, small_cnn, mcmahan_cnn, resnet18, char_lstm or char_mlp")
+    name: str = Field(
+        "mlp", description="softmax, mlp, small_cnn, mcmahan_cnn, resnet18, char_lstm, char_mlp, or module:function"
+    )
     options: dict[str, Any] = Field({}, description="model options, such as hidden = 100 or dropout = 0")
     seed: int = Field(0, ge=0, lt=2**63, description="seed of the initial weights")
+    loss: str | None = Field(None, description="name of the loss; none: cross_entropy for classes, else mse")
 
 
 USUAL = {"rounds": 60, "cohort": 10, "batch_size": 10}  # defaults here that fs.train() does not have
@@ -71,7 +81,7 @@ else:
 
 
 class Config(Part):
-    task: str = Field("digits", description="preset that this configuration is based on")
+    task: str = Field("digits", description="preset that this configuration is based on, or name of your data")
     algorithm: dict[str, Any] = Field(
         {"name": "auto"}, description="name of a recipe and its arguments; or custom and its parts"
     )
@@ -89,6 +99,8 @@ class Config(Part):
         """Whether fs.train() normalises inputs: as configured, by default for tables that are not scaled yet."""
         if self.training.normalise is not None:
             return bool(self.training.normalise)
+        if is_function(self.data.source):
+            return False
         raw = is_raw_table(self.data.source, self.data.folder, self.data.options)
         return raw and not self.data.normalise and not self.training.privacy
 
@@ -108,18 +120,17 @@ class Config(Part):
         }
 
 
-def resolve(task: str = "digits", file: Path | None = None, settings: dict[str, Any] | None = None) -> Config:
-    """Merge the preset of a task, the file and the single settings (dotted names); later ones take precedence."""
-    given = _read(file) if file is not None else {}
-    task = str(given.get("task", task)) if task == "digits" else task
-    if task not in TASKS:
-        raise InvalidInput(f"task={task!r} is unknown; {nearest(task, TASKS)}")
+def resolve(task: str | None = None, file: Path | None = None, settings: dict[str, Any] | None = None) -> Config:
+    """Merge the preset of a task, the file and the single settings (dotted names); later ones take precedence.
+
+    The task is a preset, or the user's own data: a path, hf:NAME or module:function. By default it is that of the file.
+    """
+    given = read_toml(file) if file is not None else {}
+    single = nested(settings or {})
+    task, preset = _preset(task, given, single)
     values: dict[str, Any] = {"task": task}
-    single: dict[str, Any] = {}
-    for key, value in (settings or {}).items():
-        _merge(single, _nested(key, value))
-    for layer in (TASKS[task], given, single):
-        _drop_what_belongs_to_another(values, layer)
+    for layer in (preset, given, single):
+        _drop_options_of_another(values, layer)
         _merge(values, layer)
     values["task"] = task
     _check_keys(values, Config)
@@ -159,7 +170,8 @@ def _toml(value: Any) -> str:
     return json.dumps(NOTHING if value is None else value)
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_toml(file: Path) -> dict[str, Any]:
+    """Read a file of settings."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -168,11 +180,31 @@ def _read(file: Path) -> dict[str, Any]:
         raise InvalidInput(f"--config {file}: not a valid TOML file: {error}.") from error
 
 
-def _nested(key: str, value: Any) -> dict[str, Any]:
-    for part in reversed(key.split(".")):
-        value = {part: value}
-    nested: dict[str, Any] = value
-    return nested
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with dotted names as nested tables."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        for part in reversed(key.split(".")):
+            value = {part: value}
+        _merge(found, value)
+    return found
+
+
+def _preset(task: str | None, *layers: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the name of the task and its preset: a known one, or that of the user's own data."""
+    named = task or (str(given) if (given := layers[0].get("task")) is not None else None)
+    data: dict[str, Any] = {}
+    for layer in layers:
+        _merge(data, part if isinstance(part := layer.get("data"), dict) else {})
+    source = data.get("source")
+    if named in TASKS:
+        return named, TASKS[named]
+    if isinstance(source, str) and source not in SOURCES:
+        return named or name_of(source), own_preset(source, data)
+    if named is None:
+        return "digits", TASKS["digits"]
+    check_exists(named)
+    return name_of(named), own_preset(named, data)
 
 
 def _merge(into: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
@@ -184,7 +216,7 @@ def _merge(into: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     return into
 
 
-def _drop_what_belongs_to_another(values: dict[str, Any], layer: dict[str, Any]) -> None:
+def _drop_options_of_another(values: dict[str, Any], layer: dict[str, Any]) -> None:
     """Drop the options of the previous model or algorithm if the layer names another one."""
     for part, usual in (("model", Model().name), ("algorithm", "auto")):
         before, new = values.get(part, {}), layer.get(part, {})

@@ -1,4 +1,4 @@
-"""Loggers: callbacks of fs.train that write the metrics of each round to JSON lines, TensorBoard or MLflow."""
+"""Loggers: callbacks of fs.train that write the metrics of each round to JSON lines, TensorBoard, MLflow or W&B."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from fedstride.training.rounds import Event
 
 QUARTILES = ("min", "q25", "median", "q75", "max")  # names of the entries of client_steps in the history
 
-__all__ = ["JsonLines", "MLflow", "TensorBoard"]
+MODULES = {"wandb": "wandb", "mlflow": "mlflow", "tensorboard": "torch.utils.tensorboard"}  # by name of the logger
+
+__all__ = ["JsonLines", "MLflow", "TensorBoard", "Wandb"]
 
 
 def numbers_of(row: Row) -> Iterator[tuple[str, float]]:
@@ -84,7 +86,7 @@ class TensorBoard:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self.writer = _imported("torch.utils.tensorboard", self).SummaryWriter(str(folder))
+        self.writer = _imported("tensorboard", type(self).__name__).SummaryWriter(str(folder))
 
     def __call__(self, event: Event) -> None:
         for name, value in numbers_of(event.metrics):
@@ -118,7 +120,7 @@ class MLflow:
     def __init__(
         self, experiment: str | None = None, run_name: str | None = None, tracking_uri: str | None = None
     ) -> None:
-        mlflow = _imported("mlflow", self)
+        mlflow = _imported("mlflow", type(self).__name__)
         self.metric = mlflow.entities.Metric
         self.client = mlflow.MlflowClient(tracking_uri)
         name = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME", "Default")
@@ -141,9 +143,42 @@ class MLflow:
         self.client.set_terminated(self.run_id, status)
 
 
-def _imported(module: str, logger: object) -> Any:
+class Wandb:
+    """Log every number of a round to a new run of Weights & Biases.
+
+    Args:
+        project: name of the project. Default: W&B's environment variables.
+        run_name: name of the run. Default: chosen by W&B.
+
+    Raises:
+        InvalidInput: if wandb is not installed.
+
+    Example:
+        >>> log = fs.loggers.Wandb("digits", "first")  # doctest: +SKIP
+        >>> run = fs.train(nn.Linear(4, 3), "cross_entropy", clients, rounds=3, callbacks=[log])  # doctest: +SKIP
+        >>> log.close()  # doctest: +SKIP
+    """
+
+    def __init__(self, project: str | None = None, run_name: str | None = None) -> None:
+        self.run = _imported("wandb", type(self).__name__).init(project=project, name=run_name)
+
+    def __call__(self, event: Event) -> None:
+        found = dict(numbers_of(event.metrics))
+        if found:
+            self.run.log(found, step=event.round)
+
+    def close(self) -> None:
+        """End the run of W&B."""
+        self.run.finish()
+
+
+def check_installed(name: str) -> None:
+    """Refuse a logger, one of MODULES, whose package is not installed."""
+    _imported(name, f"--logger {name}")
+
+
+def _imported(name: str, owner: str) -> Any:
     try:
-        return importlib.import_module(module)
+        return importlib.import_module(MODULES[name])
     except ImportError as error:
-        name = type(logger).__name__
-        raise InvalidInput(f"{name} is not installed ({error}): pip install 'fedstride[track]'.") from error
+        raise InvalidInput(f"{owner} is not installed ({error}): pip install 'fedstride[track]'.") from error

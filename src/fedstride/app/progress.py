@@ -1,4 +1,4 @@
-"""Ctrl-C on the command line: the current round is finished and saved first."""
+"""Signals on the command line: Ctrl-C, SIGTERM and SIGHUP end a run after the current round, which is saved first."""
 
 from __future__ import annotations
 
@@ -10,14 +10,25 @@ from typing import Any
 
 from fedstride.training.rounds import Event
 
+HANGUP = getattr(signal, "SIGHUP", None)  # not on Windows
+SIGNALS = [signal.SIGINT, signal.SIGTERM, *([] if HANGUP is None else [HANGUP])]
+
 
 class Stopped(Exception):
-    """Raised after Ctrl-C, once the round has been finished and saved."""
+    """Raised after a signal, once the round has been finished and saved.
+
+    Args:
+        number: the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.exit_code = 128 + number
 
 
 @contextmanager
 def stop_after_round() -> Iterator[Any]:
-    """Yield a callback that ends the run after the current round on Ctrl-C; a second Ctrl-C ends it at once."""
+    """Yield a callback that ends the run after the current round on a signal; a second signal ends it at once."""
     asked: list[int] = []
 
     def ask(number: int, frame: FrameType | None) -> None:
@@ -27,10 +38,12 @@ def stop_after_round() -> Iterator[Any]:
 
     def check(event: Event) -> None:
         if asked and event.round > 0:
-            raise Stopped
+            raise Stopped(asked[0])
 
-    before = signal.signal(signal.SIGINT, ask)
+    nohup = HANGUP is not None and signal.getsignal(HANGUP) is signal.SIG_IGN
+    before = {number: signal.signal(number, ask) for number in SIGNALS if not (nohup and number == HANGUP)}
     try:
         yield check
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

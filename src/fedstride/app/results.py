@@ -28,7 +28,7 @@ def write_run(run: Run, folder: Path) -> Path:
 
 
 def save_run(run: Run, folder: Path) -> None:
-    """Write the files of a run: those of run.save(), the environment, and the clients if their data is at hand."""
+    """Write the files of a run: those of run.save(), the environment, and the clients if their data is on this machine."""
     from fedstride.app.about import about_clients, environment
 
     run.save(folder)
@@ -41,6 +41,3 @@ def save_run(run: Run, folder: Path) -> None:
 def folder_name(algorithm: str, seed: int) -> str:
     """Return the folder of a run within that of a comparison."""
     return f"{re.sub(r'[^A-Za-z0-9_.=-]+', '_', algorithm).strip('_')}-s{seed}"
-
-
-Run.reporter = write_run

@@ -51,7 +51,7 @@ class Setting:
 
 
 def reason(error: ValidationError) -> str:
-    """Return the first complaint as the end of a sentence."""
+    """Return the first error as the end of a sentence."""
     return f"{error.errors()[0]['msg'].lower()}."
 
 
@@ -93,7 +93,7 @@ def _plain(kind: Any) -> list[Any]:
 
 
 def _descriptions(function: Callable[..., Any]) -> dict[str, str]:
-    """Return the first sentence about each argument, as TOML would say it."""
+    """Return the first sentence about each argument, with values spelled as in TOML."""
     found = {}
     for name, text in arguments_of(function).items():
         sentence = re.split(r"\.(?: |$)", text)[0]

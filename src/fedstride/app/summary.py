@@ -12,38 +12,62 @@ if TYPE_CHECKING:
     import pandas as pd  # like rich, slow to import
     from rich.table import Table
 
+WIDE = 1000  # characters: one table
+LEAST = 16  # characters for the names of algorithms
+GAP = 3  # characters between columns
+LOSSES = {"test_loss": "test loss", "train_loss": "training loss"}
 Histories = Mapping[str, Sequence[Sequence[Row]]]  # by algorithm; one history per seed
 OF_CLIENTS = {"test_worst_decile": "worst tenth", "test_spread": "spread"}  # of runs with one test set for each client
 
 
-def table_of(histories: Histories, target: float | None) -> Table:
-    """Return the table for a terminal."""
+def tables_of(histories: Histories, target: float | None, width: int = WIDE) -> list[Table]:
+    """Return the table for a terminal; if it is wider than the terminal, several with some of the columns each.
+
+    Numbers are never cut. Long names of algorithms take several lines.
+    """
     from rich import box
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    names = list(histories)
+    room = min(max(map(len, (*names, "algorithm"))), max(LEAST, width // 3))
+    groups: list[dict[str, list[str]]] = []
+    used = width
+    for title, cells in _columns(histories, target).items():
+        wide = GAP + max(map(len, (title, *cells)))
+        if used + wide > width:
+            groups.append({})
+            used = room
+        groups[-1][title] = cells
+        used += wide
+    tables = [Table(box=box.SIMPLE_HEAD, pad_edge=False) for _ in groups]
+    for table, columns in zip(tables, groups, strict=True):
+        table.add_column("algorithm", max_width=room, overflow="fold")
+        for title in columns:
+            table.add_column(escape(title), justify="right", no_wrap=True)
+        for name, *cells in zip(names, *columns.values(), strict=True):
+            table.add_row(*map(escape, (name, *cells)))
+    return tables
+
+
+def _columns(histories: Histories, target: float | None) -> dict[str, list[str]]:
+    """Return titles and cells of the columns after the name of the algorithm."""
     metrics, loss = metrics_of(histories), _loss(histories)
-    reach = [] if target is None else [f"to {100 * target:g} %"]
-    named = [OF_CLIENTS.get(metric, escape(metric)) for metric in metrics]
-    for title in ("algorithm", "accuracy", *reach, "loss", *named, "MB", "gradients", "forwards"):
-        table.add_column(title, justify="left" if title == "algorithm" else "right", no_wrap=True)
-    for name, every in histories.items():
-        done = [h for h in every if h]
-        if not done:
-            table.add_row(escape(name), "diverged")
-            continue
-        last = [h[-1] for h in done]
-        table.add_row(
-            escape(name),
-            _spread([100 * r["test_accuracy"] for r in last if r["test_accuracy"] is not None], " %"),
-            *([_rounds([reached(h, target) for h in done])] if target is not None else []),
-            _spread(_last(done, loss), "", 3),
-            *(_spread(_last(done, metric), "", 3) for metric in metrics),
-            f"{statistics.mean(sum(r['bytes_up'] + r['bytes_down'] for r in h) for h in done) / 1e6:.1f}",
-            *(f"{statistics.mean(sum(r[key] for r in h) for h in done):.0f}" for key in ("gradients", "forwards")),
-        )
-    return table
+    done = [[h for h in every if h] for every in histories.values()]
+    scores = [[100 * v for v in _last(d, "test_accuracy")] for d in done]
+    columns = {"accuracy": [_spread(v, " %") if d else "diverged" for v, d in zip(scores, done, strict=True)]}
+    if target is not None:
+        columns[f"to {100 * target:g} %"] = [_rounds([reached(h, target) for h in d]) if d else "" for d in done]
+    columns[LOSSES[loss]] = [_spread(_last(d, loss), "", 3) for d in done]
+    columns |= {OF_CLIENTS.get(m, m): [_spread(_last(d, m), "", 3) for d in done] for m in metrics}
+    columns["MB"] = [f"{_mean_sum(d, 'bytes_up', 'bytes_down') / 1e6:.1f}" if d else "" for d in done]
+    for key in ("gradients", "forwards"):
+        columns[key] = [f"{_mean_sum(d, key):.0f}" if d else "" for d in done]
+    return {title: cells for title, cells in columns.items() if any(cells)}
+
+
+def _mean_sum(histories: Sequence[Sequence[Row]], *columns: str) -> float:
+    return statistics.mean(float(sum(r[column] for r in h for column in columns)) for h in histories)
 
 
 def frame_of(histories: Histories, target: float | None) -> pd.DataFrame:

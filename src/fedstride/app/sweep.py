@@ -119,8 +119,9 @@ def _one(cell: Cell, folder: Path) -> Result:
 def training(name: str, settings: dict[str, Any], task: str = "digits") -> Cell:
     """Return a cell that trains a task's preset with settings (dotted names), which are checked here."""
     config = resolve(task, settings=settings).model_dump(mode="json")
-    if config["training"]["normalise"] is None:  # saved results are older than this setting
-        del config["training"]["normalise"]
+    for part, setting in (("training", "normalise"), ("model", "loss")):  # saved results are older than these settings
+        if config[part][setting] is None:
+            del config[part][setting]
     return Cell(name, trained, {"config": config})
 
 

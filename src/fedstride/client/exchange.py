@@ -194,7 +194,7 @@ def send_updates(algorithm: Algorithm, options: LocalOptions) -> Work:
 
 
 def _trained(a: Algorithm, chunk: Chunk, x: Vec, memory: State, options: LocalOptions) -> tuple[Trained, Rows, State]:
-    """Return what local training came to, the update, whose personal entries are zero, and the clients' new memory."""
+    """Return the result of local training, the update with zeros for personal entries, and the clients' new memory."""
     context, personal = chunk.context, chunk.personal
     start = x if personal is None else personal.put(x, memory[PERSONAL])
     terms = a.objective.terms(start, memory)

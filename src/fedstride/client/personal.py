@@ -35,7 +35,7 @@ class Personal:
         return f"Personal({', '.join(self.names)}; first={self.first})"
 
     def memory(self, x: Vec) -> State:
-        """Return what a client remembers that never took part: the initial values."""
+        """Return the memory of a client that never took part: the initial values."""
         return {MEMORY: x[self.own]}
 
     def put(self, x: Vec, own: Rows) -> Rows:
@@ -71,7 +71,10 @@ def select(patterns: Sequence[str], first: int, replica: Replica) -> Personal | 
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in replica.names):
             known = ", ".join(replica.names[:6]) + (", ..." if len(replica.names) > 6 else "")
-            near = nearest(pattern.rstrip(".*"), {name.rpartition(".")[0] or name for name in replica.names})
+            near = nearest(
+                pattern.rstrip(".*") + ".*",
+                {f"{name.rpartition('.')[0]}.*" for name in replica.names if "." in name} or replica.names,
+            )
             raise InvalidInput(
                 f"personal: {pattern!r} matches no trainable parameter; {near} The parameters are called {known}."
             )

@@ -104,9 +104,16 @@ def entry(output: Any, name: str) -> Tensor | None:
 
 
 def logits_of(output: Any) -> Any:
-    """Return what losses and metrics by name compare with the targets: the logits if the output has them, else all."""
+    """Return what losses and metrics by name compare with the targets: the logits if the output has them, else all.
+
+    Tuples are those of Hugging Face models: (loss, logits, ...), or (logits,).
+    """
     if isinstance(output, Tensor):
         return output
+    if isinstance(output, tuple | list):
+        has_loss = len(output) > 1 and isinstance(output[0], Tensor) and output[0].dim() == 0
+        first = output[1] if has_loss else output[0] if len(output) == 1 else None
+        return first if isinstance(first, Tensor) else output
     found = entry(output, "logits")
     return output if found is None else found
 
@@ -119,9 +126,11 @@ class Split:
     target: str | None = None  # key of a dict
     everything: bool = False  # the model gets the whole batch: it computes its own loss
     loss_sees_batch: bool = False  # the loss gets the whole batch, and metrics get the targets: both are passed on
+    labels: bool = False  # targets are class labels; torch wants int64
 
     def __call__(self, batch: Tree) -> Batch:
         inputs, targets = self._divided(batch)
+        targets = as_labels(targets) if self.labels else targets
         return inputs, {WHOLE: batch, TARGET: targets} if self.loss_sees_batch else targets
 
     def _divided(self, batch: Tree) -> Batch:
@@ -134,6 +143,12 @@ class Split:
         if self.everything:
             return tuple(batch), targets
         return inputs[0] if len(inputs) == 1 else tuple(inputs), targets
+
+
+def as_labels(targets: Tree) -> Tree:
+    """Return class labels of another type of whole numbers, or of bool, as int64; uint8 stays, which torch takes."""
+    whole = isinstance(targets, Tensor) and not targets.is_floating_point() and targets.dtype is not torch.uint8
+    return targets.long() if whole else targets
 
 
 def targets_of(targets: Tree) -> Tree:
@@ -153,7 +168,7 @@ def _holds_both(targets: Tree) -> bool:
 PAIR = Split()  # of batches that are (inputs, targets)
 
 
-def split_of(batch: Tree, model: nn.Module, loss: Any, where: str) -> Split:
+def split_of(batch: Tree, model: nn.Module, loss: Any, where: str, labels: bool = False) -> Split:
     """Decide how batches like this one are divided.
 
     Args:
@@ -161,10 +176,11 @@ def split_of(batch: Tree, model: nn.Module, loss: Any, where: str) -> Split:
         model: its forward method says which entries of a dict it takes.
         loss: as in fs.train(). A loss whose second parameter is called "batch" gets the whole batch.
         where: the source of the batch, for error messages.
+        labels: whether the loss is one of class labels.
     """
     own, sees_batch = loss == "model", wants_batch(loss)
     if not isinstance(batch, Mapping):
-        return Split(everything=own, loss_sees_batch=sees_batch)
+        return Split(everything=own, loss_sees_batch=sees_batch, labels=labels)
     target = next((key for key in TARGETS if key in batch), None)
     kinds = {key: p.kind for key, p in inspect.signature(model.forward).parameters.items()}
     takes_all = inspect.Parameter.VAR_KEYWORD in kinds.values()
@@ -175,15 +191,15 @@ def split_of(batch: Tree, model: nn.Module, loss: Any, where: str) -> Split:
             f"{where}: the batch has {named}; {type(model).__name__}.forward takes {', '.join(map(repr, kinds)) or 'nothing'}. "
             "Name the entries as the model does."
         )
-    return Split(keys, target, own, sees_batch)
+    return Split(keys, target, own, sees_batch, labels)
 
 
 def wants_batch(loss: Any) -> bool:
     """Whether a loss is a function (output, batch)."""
-    if isinstance(loss, str | nn.Module) or not callable(loss):
+    if isinstance(loss, str) or not callable(loss):
         return False
     try:
-        names = list(inspect.signature(loss).parameters)
+        names = list(inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss).parameters)
     except (TypeError, ValueError):  # functions written in C have none
         return False
     return len(names) > 1 and names[1] == "batch"

@@ -49,14 +49,16 @@ DEFAULTS: dict[str, Any] = {
     "changes_frozen": False,  # a weighted mean that changes frozen weights as well, from products of the updates
     # compressors
     "contracts": True,  # the error is smaller than the message, so error feedback converges
+    # samplers
+    "sampling": None,  # "poisson": each client with probability self.p; "fixed": self.size clients, without replacement
 }
-PERMISSIONS = {"rotation_invariant", "fixed_step", "plain_batches"}  # allow shortcuts that skip methods of the part
+PERMISSIONS = {"rotation_invariant", "fixed_step", "plain_batches", "sampling"}  # promises about methods of the part
 
 
 def declared(part: object, name: str) -> Any:
     """Return the declaration of a part, or the default.
 
-    Permissions are not inherited, because a subclass may override the method that a shortcut skips.
+    Permissions are not inherited, because a subclass may override the method that a shortcut skips or relies on.
     """
     if name in PERMISSIONS and name not in vars(type(part)):
         return DEFAULTS[name]

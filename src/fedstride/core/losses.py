@@ -118,7 +118,7 @@ def resolve(loss: str | Loss) -> Loss:
     """Return the loss for a name or a function.
 
     Raises:
-        InvalidInput: the name is unknown, or the loss is not a function (output, target).
+        InvalidInput: the name is unknown, or the loss is not a function (output, target) without parameters.
     """
     if isinstance(loss, str):
         if loss not in LOSSES:
@@ -128,6 +128,11 @@ def resolve(loss: str | Loss) -> Loss:
         return LOSSES[loss]
     if isinstance(loss, type):
         raise InvalidInput(f"loss: got the class {loss.__name__}; expected an instance, as in {loss.__name__}().")
+    if isinstance(loss, nn.Module) and any(p.requires_grad for p in loss.parameters()):
+        raise InvalidInput(
+            f"loss: {type(loss).__name__} has parameters of its own, which would not be trained; expected a loss without. Move "
+            "them into the model, or freeze them with loss.requires_grad_(False)."
+        )
     if not callable(loss):
         raise InvalidInput(f"loss={loss!r} is invalid: expected a function (output, target) -> scalar, or a name.")
     return loss

@@ -136,6 +136,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> float:
         >>> fs.metrics.cross_entropy(torch.zeros(2, 1), torch.tensor([0, 0]))
         0.0
     """
+    _check_axis(outputs, targets)
     return float(F.cross_entropy(outputs.double(), targets))
 
 
@@ -150,6 +151,7 @@ def perplexity(outputs: Tensor, targets: Tensor) -> float:
         >>> fs.metrics.perplexity(torch.zeros(2, 1), torch.tensor([0, 0]))
         1.0
     """
+    _check_axis(outputs, targets)
     return float(F.cross_entropy(outputs.double(), targets).exp())
 
 
@@ -214,10 +216,20 @@ def _is_binary(outputs: Tensor, targets: Tensor) -> bool:
     return outputs.numel() == targets.numel()
 
 
+def _check_axis(outputs: Tensor, targets: Tensor) -> None:
+    """Refuse outputs with the classes in the last dimension, as language models of Hugging Face return them."""
+    if outputs.dim() > 2 and outputs.shape[:-1] == targets.shape != outputs.shape[:1] + outputs.shape[2:]:
+        raise InvalidInput(
+            f"outputs of shape {tuple(outputs.shape)} have the classes in the last dimension, and torch's losses expect them in "
+            "dimension 1; use a function that calls the metric with outputs.transpose(1, -1)"
+        )
+
+
 def _classes(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, int]:
     """Return predicted classes, labels and the number of classes; labels that torch ignores (-100) are left out."""
     if _is_binary(outputs, targets):
         return (outputs.reshape(-1) > 0).long(), (targets.reshape(-1) > 0).long(), 2
+    _check_axis(outputs, targets)
     if outputs.dim() < 2 or outputs.shape[:1] + outputs.shape[2:] != targets.shape:
         raise InvalidInput(
             f"outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)} are not a classification"

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from fedstride.core import metrics as module
+from fedstride.core.batch import described
 from fedstride.core.errors import InvalidInput, nearest
 
 Metric = Callable[[Any, Any], Any]  # (outputs, targets) -> number
@@ -15,17 +18,28 @@ METRICS: dict[str, Metric] = {name: getattr(module, name) for name in module.__a
 def resolve(metrics: Mapping[str, Any] | Sequence[str] | None) -> dict[str, Metric]:
     """Return metrics by name. Objects with update() and compute(), such as torchmetrics', become functions.
 
+    A MetricCollection of torchmetrics is taken like a dict.
+
     Raises:
         InvalidInput: a metric is unknown or cannot be called.
     """
     if metrics is None:
         return {}
-    if isinstance(metrics, str) or not isinstance(metrics, Mapping | Sequence):
+    if isinstance(metrics, str) or not (isinstance(metrics, Sequence) or hasattr(metrics, "items")):
         raise InvalidInput(
             f"metrics={metrics!r} is invalid: expected a dict of functions (outputs, targets), or names."
         )
-    given = metrics if isinstance(metrics, Mapping) else {str(name): name for name in metrics}
-    return {_name(name): _metric(name, metric) for name, metric in given.items()}
+    given = metrics.items() if hasattr(metrics, "items") else [(_of_list(metric), metric) for metric in metrics]
+    return {_name(name): _metric(name, metric) for name, metric in given}
+
+
+def _of_list(metric: Any) -> str:
+    if not isinstance(metric, str):
+        what = getattr(metric, "__name__", type(metric).__name__)
+        raise InvalidInput(
+            f"metrics: got {what} in a list; expected names. Name it in a dict, as in {{'own': {what}}}."
+        )
+    return metric
 
 
 def _name(name: Any) -> str:
@@ -68,11 +82,13 @@ def computed(metrics: Mapping[str, Metric], outputs: Any, targets: Any) -> dict[
         InvalidInput: a metric raised an error, or its value is not a number.
     """
     found = {}
+    one = isinstance(outputs, Tensor)
+    given = "" if one else f" The model returns {described(outputs)}, and outputs are all of it."
     for name, metric in metrics.items():
         try:
             found[name] = float(metric(outputs, targets))
         except Exception as error:
             raise InvalidInput(
-                f"metrics[{name!r}]: {type(error).__name__}: {error}. Expected a function (outputs, targets) -> number."
+                f"metrics[{name!r}]: {type(error).__name__}: {error}. Expected a function (outputs, targets) -> number.{given}"
             ) from error
     return found

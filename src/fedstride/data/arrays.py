@@ -14,6 +14,7 @@ from fedstride.data.table import Table
 
 Array = np.ndarray[Any, Any]
 SHOWN = 20  # classes in Table.about
+MOST_CLASSES = 20  # more different whole numbers are quantities, unless they count from 0 or 1
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,32 @@ class Origin:
 
 
 def split(
-    origin: Origin, X: Array, y: Array, groups: Array | None, share: Any, seed: Any, regression: bool, other: str
+    origin: Origin,
+    X: Array,
+    y: Array,
+    groups: Array | None,
+    share: Any,
+    seed: Any,
+    regression: bool | None,
+    other: str,
 ) -> Table:
-    """Split with a seed, stratified by class if every class has enough samples; other: what `test` could be instead."""
+    """Return the table of samples that are split with a seed; other: what `test` could be instead of a share."""
+    regression = is_regression(y) if regression is None else regression
+    train, test = split_rows(origin.where, y, groups, share, seed, regression, other)
+    mine = None if groups is None else groups[train]
+    return table(origin, (X[train], y[train]), (X[test], y[test]), regression, mine)
+
+
+def split_rows(
+    where: str, y: Array, groups: Array | None, share: Any, seed: Any, regression: bool, other: str
+) -> tuple[Array, Array]:
+    """Return the rows of the training and of the test set.
+
+    With groups, every group is split in the same proportion. Without, the split is stratified by class if every class has
+    enough samples. Every group and class keeps a training sample.
+    """
     from sklearn.model_selection import train_test_split
 
-    where = origin.where
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
         raise InvalidInput(f"{where}: test={share!r}; expected {other}, or a share strictly between 0 and 1.")
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
@@ -48,12 +69,49 @@ def split(
         raise InvalidInput(f"{where}: one sample cannot be split into training and test.")
     held = max(1, round(share * len(y)))
     _, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
+    kinds = [] if regression else [codes]
+    if groups is not None:
+        chosen = _systematic(groups, codes if kinds else np.zeros_like(codes), held, seed)
+        return _keep_one_of_each(chosen, [*kinds, groups])
     even = not regression and counts.min() >= 2 and len(counts) <= min(held, len(y) - held)
     train, test = train_test_split(
         np.arange(len(y)), test_size=held, random_state=seed, stratify=codes if even else None
     )
-    mine = None if groups is None else groups[train]
-    return table(origin, (X[train], y[train]), (X[test], y[test]), regression, mine)
+    if not regression and len(np.unique(codes[train])) < len(counts):
+        return _keep_one_of_each(test, kinds)
+    return train, test
+
+
+def _systematic(groups: Array, codes: Array, held: int, seed: int) -> Array:
+    """Choose rows at equal distances in the order of groups and classes, so that each has its share of them."""
+    random = np.random.default_rng(seed)
+    order = np.lexsort((random.random(len(codes)), codes, groups))
+    places = (np.arange(held) + random.random()) * len(codes) / held
+    chosen: Array = order[places.astype(np.int64)]
+    return chosen
+
+
+def _keep_one_of_each(test: Array, kinds: list[Array]) -> tuple[Array, Array]:
+    """Move a row of each kind that would have no training row from the test to the training set."""
+    held = np.zeros(len(kinds[0]), bool)
+    held[test] = True
+    for kind in kinds:
+        missing = np.setdiff1d(kind[held], kind[~held])
+        held[[np.flatnonzero(held & (kind == m))[0] for m in missing]] = False
+    if not held.any():
+        held[test] = True  # too few samples: table() names the label that the training samples lack
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def is_regression(y: Array) -> bool:
+    """Whether labels look like quantities: numbers with fractions, or many whole numbers that do not count from 0 or 1."""
+    if y.dtype.kind not in "iuf":
+        return False
+    values = np.unique(y)
+    if (values != np.round(values)).any():
+        return True
+    codes = values[0] in (0, 1) and values[-1] - values[0] == len(values) - 1
+    return len(values) > MOST_CLASSES and not codes
 
 
 def table(

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
-from fedstride.core.batch import PAIR, Batch, Split, Tree, described, leaves, mapped, samples_of
+from fedstride.core.batch import PAIR, Batch, Split, Tree, as_labels, described, leaves, mapped, samples_of
 from fedstride.core.errors import InvalidInput, tell
+from fedstride.data.table import Table
 
 Collate = Callable[[list[Any]], Any]
 EXPECTED = "expected (inputs, targets), a dict or another structure of tensors or arrays with one row per sample, or a torch Dataset"
@@ -45,8 +46,9 @@ class TensorClient:
 
     def divided(self, split: Split, dtype: torch.dtype) -> Client:
         inputs, targets = _converted((self.inputs, self.targets), dtype)
-        if split != PAIR:
+        if replace(split, labels=False) != PAIR:
             return TreeClient((inputs, targets), split)
+        targets = as_labels(targets) if split.labels else targets
         return self if inputs is self.inputs and targets is self.targets else TensorClient(inputs, targets)
 
 
@@ -131,13 +133,12 @@ def client_of(name: str, value: Any, collate: Collate | None = None) -> Client:
     if isinstance(value, Client):
         return value
     if isinstance(value, DataLoader):
-        tell(
-            f"{name}: of a DataLoader, the dataset and collate_fn are used; batch_size and order are those of fs.train()."
-        )
         own = value.collate_fn if value.collate_fn is not default_collate else None
         return client_of(name, value.dataset, collate or own)
     if isinstance(value, TensorDataset) and collate is None:
         value = value.tensors
+    if isinstance(value, Table):
+        raise InvalidInput(f"{name}: got a Table, which has two sets of samples; expected one, as in table.test.")
     if _is_frame(value):
         raise InvalidInput(
             f"{name}: a data frame does not say which column is the target; expected (inputs, targets), as in "
@@ -155,6 +156,53 @@ def client_of(name: str, value: Any, collate: Collate | None = None) -> Client:
         )
         raise InvalidInput(f"{name}: {what} do not match; expected the same first dimension, the number of samples.")
     return TensorClient(*data) if _is_pair(data) else TreeClient(data)
+
+
+def check_clients(clients: Any, collate: Collate | None) -> None:
+    """Refuse what cannot be the clients of a federation."""
+    refused = isinstance(clients, Tensor | str | bytes) or hasattr(clients, "columns") or _is_data_set(clients)
+    if refused or not hasattr(clients, "__len__") or _is_one_pair(clients):
+        what = "one (inputs, targets) pair" if _is_one_pair(clients) else type(clients).__name__
+        raise InvalidInput(
+            f"clients: got {what}; expected a sequence with one (inputs, targets) pair of tensors, or one torch Dataset, per "
+            f"client.{_fix(clients)}"
+        )
+    if len(clients) == 0:
+        raise InvalidInput("clients: the federation is empty; expected at least one client.")
+    if collate is not None and not callable(collate):
+        raise InvalidInput(
+            f"collate={collate!r} is invalid: expected a function that makes a batch of a list of items."
+        )
+    if any(
+        isinstance(client, DataLoader) for client in (clients.values() if isinstance(clients, Mapping) else clients)
+    ):
+        tell(
+            "clients: only the dataset and the collate_fn of a DataLoader are used; fs.train() sets batch size and order."
+        )
+
+
+def _is_data_set(value: Any) -> bool:
+    """Whether this is one Dataset, of torch or of Hugging Face."""
+    rows = hasattr(value, "column_names") and not isinstance(value, Mapping)
+    return rows or isinstance(value, Dataset | DataLoader)
+
+
+def _is_one_pair(clients: Any) -> bool:
+    """Whether these are the columns of one client: as many rows in both, of different shapes or types."""
+    if not isinstance(clients, tuple | list) or len(clients) != 2 or not all(hasattr(v, "dtype") for v in clients):
+        return False
+    (rows, *shape), (others, *other) = ((*(v.shape or (0,)), v.dtype) for v in clients)
+    return bool(rows == others and shape != other)
+
+
+def _fix(clients: Any) -> str:
+    if isinstance(clients, Table):
+        return " For a table, use fs.data.federate(table, parts)."
+    if _is_frame(clients):
+        return ' For a data frame, use fs.data.from_frame(frame, label="...", client="...").'
+    if _is_data_set(clients):
+        return " For a single client, use [dataset]; to divide a data set, fs.data.from_datasets and fs.data.federate."
+    return " For a single client, use [(inputs, targets)]." if _is_one_pair(clients) else ""
 
 
 def finite(name: str, inputs: Tree, targets: Tree) -> None:
@@ -188,24 +236,46 @@ def _has_items(value: Any) -> bool:
     return hasattr(value, "__getitem__") and hasattr(value, "__len__")
 
 
-def _pure(name: str, value: Any) -> Tree:
+def _pure(name: str, value: Any, part: str = "") -> Tree:
     """Return a structure of tensors in tuples, lists and dicts; convert arrays and columns of data frames."""
     if isinstance(value, Tensor):
-        return value
+        return _usual(name, value)
     if isinstance(value, Mapping):
         if not value:
             raise InvalidInput(f"{name}: got an empty dict; {EXPECTED}.")
-        return {key: _pure(name, v) for key, v in value.items()}
+        return {key: _pure(name, v, f"{part}[{key!r}]") for key, v in value.items()}
     if isinstance(value, tuple | list) and value and not isinstance(value[0], int | float):
-        parts = [_pure(name, v) for v in value]
+        parts = [_pure(name, v, f"{part}[{i}]") for i, v in enumerate(value)]
         return parts if isinstance(value, list) else tuple(parts)
-    array = value.to_numpy() if hasattr(value, "to_numpy") else value
+    array = _array(value)
     if isinstance(array, np.ndarray) and array.dtype.kind in "biuf":
         native = array.astype(array.dtype.newbyteorder("="), copy=not array.flags.writeable)
-        return torch.from_numpy(np.ascontiguousarray(native))
+        return _usual(name, torch.from_numpy(np.ascontiguousarray(native)))
     what = f"an array of type {array.dtype}" if isinstance(array, np.ndarray) else type(value).__name__
-    fix = " Encode texts and categories as numbers first." if isinstance(array, np.ndarray) else ""
-    raise InvalidInput(f"{name}: got {what}; {EXPECTED}.{fix}")
+    fix = " Encode texts and categories as numbers first, or remove them." if _is_text(array) else ""
+    where = f" in batch{part}" if part else ""
+    raise InvalidInput(f"{name}: got {what}{where}; {EXPECTED}.{fix}")
+
+
+def _usual(name: str, value: Tensor) -> Tensor:
+    """Return a tensor that torch can index and compute with: no graph, no sparse layout, no wide unsigned numbers."""
+    if value.layout is not torch.strided or value.is_nested:
+        raise InvalidInput(f"{name}: got a sparse or nested tensor; expected dense ones, as from tensor.to_dense().")
+    if value.dtype in (torch.uint16, torch.uint32, torch.uint64):
+        return value.to(torch.int64)
+    return value.detach() if value.requires_grad else value
+
+
+def _array(value: Any) -> Any:
+    """Return columns of a data frame as an array; those of different kinds of numbers as float64."""
+    if not hasattr(value, "to_numpy"):
+        return value
+    kinds = {getattr(dtype, "kind", "O") for dtype in value.dtypes} if _is_frame(value) else set()
+    return value.to_numpy(dtype="float64") if len(kinds) > 1 and kinds <= set("biuf") else value.to_numpy()
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str | np.ndarray)
 
 
 def _tensors(item: Any) -> Any:
@@ -221,27 +291,3 @@ def _tensors(item: Any) -> Any:
 
 def _converted(tree: Tree, dtype: torch.dtype) -> Tree:
     return mapped(lambda v: v.to(dtype) if v.is_floating_point() else v, tree)
-
-
-def sets_of(data: Any, collate: Collate | None = None) -> tuple[list[str], list[Any]] | None:
-    """Return the names (none in a list) and the values of several data sets; None for a single one.
-
-    A dict is one set if its values are columns, else sets by name. A list is one set if it holds two columns or single items;
-    an item differs from a set in that its parts do not all have one row for each of the same number of samples.
-    """
-    if isinstance(data, Mapping):
-        return None if all(_is_column(v) for v in data.values()) else (list(map(str, data)), list(data.values()))
-    if not isinstance(data, list) or not data or any(_is_column(v) for v in data):
-        return None
-    items = [v for v in data if isinstance(v, Mapping | tuple) and (collate is not None or not _is_whole(v))]
-    return None if items else ([], data)
-
-
-def _is_column(value: Any) -> bool:
-    return hasattr(value, "dtype") or hasattr(value, "to_numpy")
-
-
-def _is_whole(value: Any) -> bool:
-    """Whether a structure holds many samples: all its parts are arrays with the same first dimension."""
-    shapes = [tuple(getattr(leaf, "shape", ())) for leaf in leaves(value)]
-    return all(shapes) and len({shape[0] for shape in shapes}) == 1

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import math
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from torch import Tensor
 from fedstride.core.errors import InvalidInput
 from fedstride.data import idx, png, roles
 from fedstride.data.fetch import Files, Npm, Package, Pip, Tell, collect
+from fedstride.data.split import stratified
 
 Tensors = dict[str, Tensor]
 Array = np.ndarray[Any, Any]
@@ -32,9 +36,7 @@ def images(made: Mapping[str, Tensor], scale: float = 255) -> tuple[Any, ...]:
 
 def _split(X: Array, y: Array) -> Tensors:
     """Use a fixed fifth of each class as the test set, for data sets without a test set."""
-    from sklearn.model_selection import train_test_split
-
-    train, test = train_test_split(np.arange(len(y)), test_size=0.2, random_state=0, stratify=y)
+    train, test = stratified(y, math.ceil(0.2 * len(y)), seed=0)
     return _four(X[train], y[train], X[test], y[test])
 
 
@@ -42,10 +44,12 @@ def _split(X: Array, y: Array) -> Tensors:
 
 
 def digits(folder: Path | None, tell: Tell) -> Tensors:
-    from sklearn.datasets import load_digits
-
-    found = load_digits()
-    return _split(found.images[:, None], found.target)
+    inside = find_spec("sklearn")  # its file, because importing scikit-learn takes two seconds
+    if inside is None or inside.origin is None:
+        raise InvalidInput("digits: scikit-learn, which contains the data, is not installed; pip install scikit-learn.")
+    with gzip.open(Path(inside.origin).parent / "datasets/data/digits.csv.gz", "rt") as file:
+        rows = np.loadtxt(file, delimiter=",")
+    return _split(rows[:, :-1].reshape(-1, 1, 8, 8), rows[:, -1].astype(int))
 
 
 def digits_table(made: Mapping[str, Tensor]) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedstride.core.batch import Batch, Split, described, joined, leaves, signature_of
 from fedstride.core.errors import InvalidInput
-from fedstride.data.clients import Client, Collate, DatasetClient, client_of, finite
+from fedstride.data.clients import Client, Collate, DatasetClient, check_clients, client_of, finite
 from fedstride.data.describe import federation_text, structure_of
 from fedstride.data.partition import natural
 from fedstride.data.table import Table
@@ -45,20 +45,14 @@ class Federation(Sequence[Client]):
     classes: tuple[str, ...] = ()  # names of the classes, if they have any
 
     def __init__(self, clients: Sequence[Any] | Mapping[Any, Any], collate: Collate | None = None) -> None:
-        if isinstance(clients, Tensor | str | bytes) or not hasattr(clients, "__len__") or hasattr(clients, "columns"):
-            raise InvalidInput(
-                f"clients: got {type(clients).__name__}; expected a sequence with one (inputs, targets) pair of tensors, "
-                f"or one torch Dataset, per client.{_fix(clients)}"
-            )
-        if len(clients) == 0:
-            raise InvalidInput("clients: the federation is empty; expected at least one client.")
-        if collate is not None and not callable(collate):
-            raise InvalidInput(
-                f"collate={collate!r} is invalid: expected a function that makes a batch of a list of items."
-            )
+        check_clients(clients, collate)
         self.names = tuple(map(str, clients)) if isinstance(clients, Mapping) else ()
         values = list(clients.values()) if isinstance(clients, Mapping) else clients
         self._clients = [_client(self.label(i), c, collate) for i, c in enumerate(values)]
+        if collate is not None and not self._loose:
+            raise InvalidInput(
+                "collate: it makes batches of lists of items, and the clients are tensors; expected Datasets or lists of items."
+            )
         self.sizes = [len(c) for c in self._clients]
         first = _sample(self._clients[0])
         for block, batches in self._blocks():
@@ -80,7 +74,7 @@ class Federation(Sequence[Client]):
         return federation_text(self, f"sample   {structure_of(first)}")
 
     def label(self, i: int) -> str:
-        """Return what error messages call a client."""
+        """Return the name of a client for error messages."""
         return f"clients[{self.names[i]!r}]" if self.names else f"clients[{i}]"
 
     def checked(self, check: Check) -> Federation:
@@ -178,7 +172,7 @@ class Lazy(Sequence[Client]):
         return federation_text(self, "clients are loaded on demand" if self.found is None else "the data is remote")
 
     def label(self, i: int) -> str:
-        """Return what error messages call a client."""
+        """Return the name of a client for error messages."""
         return f"clients[{i}]"
 
     def __getitem__(self, i: Any) -> Any:
@@ -240,13 +234,6 @@ def federation(clients: Any, collate: Collate | None = None) -> Federation | Laz
     if collate is not None:
         raise InvalidInput(f"collate: the clients are a {type(clients).__name__} already; give collate= to that.")
     return clients
-
-
-def _fix(clients: Any) -> str:
-    if isinstance(clients, Table):
-        return " For a table, use fs.data.federate(table, parts)."
-    frame = hasattr(clients, "columns") and hasattr(clients, "to_numpy")
-    return ' For a data frame, use fs.data.from_frame(frame, label="...", client="...").' if frame else ""
 
 
 def _client(name: str, value: Any, collate: Collate | None) -> Client:

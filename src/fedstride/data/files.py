@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from fedstride.core.errors import InvalidInput, nearest
-from fedstride.data.arrays import Array, Origin, split, table, tensor
-from fedstride.data.frames import Choice, table_of
+from fedstride.data.arrays import Array, Origin, is_regression, split, table, tensor
+from fedstride.data.frames import FrameArguments, table_of
 from fedstride.data.packed import DAMAGED, opened
 from fedstride.data.table import Table
 
@@ -43,7 +43,7 @@ def read(path: Path, **options: Any) -> Table:
     """Read a file or folder in the format of its name: folders are LEAF, then .csv and .parquet, all else LIBSVM."""
     if not path.is_file() and not path.is_dir():
         raise InvalidInput(f"{path}: no such file or folder.")
-    reader = READERS[_kind(path)]
+    reader = READERS[kind_of(path)]
     check_options(str(path), reader, options)
     return reader(path, **options)
 
@@ -62,14 +62,20 @@ def check_options(owner: str, reader: Callable[..., object], options: dict[str, 
             raise InvalidInput(f"{owner}: unknown option {option!r}; {hint}")
 
 
-def _kind(path: Path) -> str:
+def kind_of(path: Path) -> str:
+    """Return the format of a file or folder: leaf, csv, parquet or libsvm."""
     if path.is_dir():
         return "leaf"
     return next((s[1:] for s in path.suffixes if s in (".csv", ".parquet")), "libsvm")
 
 
 def libsvm(
-    path: Path, *, test: str | Path | float = 0.2, seed: int = 0, features: int | None = None, regression: bool = False
+    path: Path,
+    *,
+    test: str | Path | float = 0.2,
+    seed: int = 0,
+    features: int | None = None,
+    regression: bool | None = False,
 ) -> Table:
     """Read a LIBSVM file (also .gz or .bz2); `test` is another file, or the share of test samples."""
     X, y = _libsvm(path, features)
@@ -77,6 +83,7 @@ def libsvm(
         held = _libsvm(own("test", test), features)
         wide = max(X.shape[1], held[0].shape[1])  # one file may lack the last features
         X, Z = (np.pad(M, ((0, 0), (0, wide - M.shape[1]))) for M in (X, held[0]))
+        regression = is_regression(y) if regression is None else regression
         return table(Origin(str(path), path.name), (X, y), (Z, held[1]), regression)
     return split(Origin(str(path), path.name), X, y, None, test, seed, regression, "a file")
 
@@ -89,17 +96,18 @@ def csv(
     features: Sequence[str] | None = None,
     test: str | Path | float = 0.2,
     seed: int = 0,
-    regression: bool = False,
+    regression: bool | None = False,
+    encode: bool = False,
 ) -> Table:
     """Read a CSV or Parquet file with a label column and, optionally, a column that names the client of each row."""
     frame = _frame(path)
-    choice = Choice(label, client, features, test, seed, regression, test_may_be="a file")
+    choice = FrameArguments(label, client, features, test, seed, regression, encode, test_may_be="a file")
     if isinstance(test, str | Path):
         choice = replace(choice, test=_frame(own("test", test)), test_is=str(test))
     return table_of(frame, Origin(str(path), path.name), choice)
 
 
-def leaf(path: Path, *, shape: Sequence[int] | None = None, regression: bool = False) -> Table:
+def leaf(path: Path, *, shape: Sequence[int] | None = None, regression: bool | None = False) -> Table:
     """Read a LEAF folder: train/*.json and test/*.json, with x and y of each user; `shape` is that of one input."""
     users: dict[str, int] = {}
     train, test = ([_leaf_file(f) for f in _leaf_files(path / part)] for part in ("train", "test"))
@@ -114,6 +122,7 @@ def leaf(path: Path, *, shape: Sequence[int] | None = None, regression: bool = F
         whole = (tensor(X, np.int64), tensor(y, np.int64)), (tensor(Z, np.int64), tensor(z, np.int64))
         people = torch.tensor(owners)
         return Table(path.name, *whole, len(alphabet), people, str(path), (), tuple(alphabet), tuple(users))
+    regression = is_regression(parts[0][1]) if regression is None else regression
     return table(Origin(str(path), path.name, (), tuple(users)), parts[0], parts[1], regression, np.array(owners))
 
 
@@ -142,7 +151,7 @@ def _frame(path: Path) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        if _kind(path) == "parquet":
+        if kind_of(path) == "parquet":
             frame = pd.read_parquet(path)
         else:
             with opened(path) as file:

@@ -1,7 +1,7 @@
 """Reader for PNG images: 8 bits per channel, grey, RGB or RGBA, not interlaced, as used by data sets.
 
-Pillow decodes; what it accepts although the standard does not (W3C. Portable Network Graphics (PNG) specification, third
-edition) is refused here.
+Pillow decodes. Files that it accepts and the standard does not (W3C. Portable Network Graphics (PNG) specification, third
+edition) are refused here.
 """
 
 from __future__ import annotations

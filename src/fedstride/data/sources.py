@@ -57,8 +57,8 @@ def load(name_or_path: str | Path, *, folder: str | Path | None = None, **option
         folder: where to find raw files. By default, a named data set is read from the cache, and downloaded first if
             missing.
         **options: `standardize` for breast_cancer and covtype, `stride` for shakespeare. For files and folders: `label`,
-            `client`, `features`, `test` (a file or a share), `seed`, `regression`, `shape` (LEAF); see the readers in
-            data/files.py.
+            `client`, `features`, `test` (a file or a share), `seed`, `regression`, `encode` (CSV and Parquet; see from_frame),
+            `shape` (LEAF); see the readers in data/files.py.
 
     Returns:
         The Table.

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 from fedstride.client.chunk import Samples
 from fedstride.core.batch import Tree, called, joined, logits_of, moved, samples_of, targets_of
+from fedstride.core.errors import InvalidInput
 from fedstride.core.losses import Loss, correct
 from fedstride.core.scores import Metric, computed
 
+IGNORED = -100  # a label that torch's cross_entropy leaves out
 EVALUATION_CHUNK = 1000  # samples; fixed, because the bits of a sum depend on it
 Scores = dict[str, float | None]
 Results = Sequence[tuple[Any, Tree]]  # (outputs, targets), part by part
@@ -46,7 +48,8 @@ def score(loss: Loss, metrics: Mapping[str, Metric], results: Results) -> Scores
         output, targets = (torch.cat(part) for part in zip(*results, strict=True))
         right = correct(output, targets)
         found: Scores = {"loss": float(loss(output, targets))}
-        found["accuracy"] = None if right is None else float(right) / targets.numel()
+        there = targets.numel() - (0 if targets.is_floating_point() else int((targets == IGNORED).sum()))
+        found["accuracy"] = None if right is None or not there else float(right) / there
         return {**found, **computed(metrics, output, targets)}
     sizes = [samples_of(targets) for _, targets in results]
     parts = [float(loss(output, targets)) for output, targets in results]
@@ -54,8 +57,22 @@ def score(loss: Loss, metrics: Mapping[str, Metric], results: Results) -> Scores
     found["accuracy"] = _accuracy(results)
     if metrics:
         both = [[logits_of(output) for output, _ in results], [targets_of(targets) for _, targets in results]]
-        found |= computed(metrics, *(part[0] if len(part) == 1 else joined(part) for part in both))
+        found |= computed(metrics, *(part[0] if len(part) == 1 else joined(part, _padded) for part in both))
     return found
+
+
+def _padded(parts: list[Tensor]) -> Tensor:
+    """Concatenate tensors; if lengths differ, pad outputs with 0 and labels with -100, which losses and metrics leave out."""
+    if len({part.shape[1:] for part in parts}) == 1:
+        return torch.cat(parts)
+    if any(part.dim() != parts[0].dim() for part in parts):
+        raise InvalidInput("metrics: outputs or targets of the test set differ in their number of dimensions.")
+    longest = [max(sizes) for sizes in zip(*(part.shape[1:] for part in parts), strict=True)]
+    value = 0.0 if parts[0].is_floating_point() else float(IGNORED)
+    blocks = [part.new_full((len(part), *longest), value) for part in parts]
+    for block, part in zip(blocks, parts, strict=True):
+        block[tuple(map(slice, part.shape))] = part
+    return torch.cat(blocks)
 
 
 def is_plain(results: Results) -> bool:
@@ -73,7 +90,7 @@ def _accuracy(results: Results) -> float | None:
         hits = correct(logits, targets)
         if hits is None:
             return None
-        right, total = right + float(hits), total + int((targets != -100).sum())
+        right, total = right + float(hits), total + int((targets != IGNORED).sum())
     return right / total if total else None
 
 

@@ -157,7 +157,9 @@ class FileStore:
         if slot == NONE:
             return {}
         if self.file.checksum(slot) != total:
-            raise Corrupt(f"{self.file.path}: what client {client} remembers is damaged, or of another run by now.")
+            raise Corrupt(
+                f"{self.file.path}: the memory of client {client} is damaged, or was overwritten by another run."
+            )
         return self.file.read(slot, torch.device("cpu"))
 
     def commit(self) -> None:
@@ -202,7 +204,9 @@ class FileStore:
         self.file.reopen(self.end)
         for client, slot in enumerate(self.slots.tolist()):
             if slot != NONE and self.file.checksum(slot) != int(self.sums[client]):
-                raise Corrupt(f"{self.file.path}: the memory of client {client} is damaged, or of another checkpoint.")
+                raise Corrupt(
+                    f"{self.file.path}: the memory of client {client} is damaged, or belongs to another checkpoint."
+                )
         oldest_first = range(max((age for age, _ in held.tolist()), default=-1) + 1)
         self.held = [[s for age, s in held.tolist() if age == a] for a in oldest_first]
         self.free = sorted(set(range(self.end)) - set(taken))

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from fedstride.core.batch import Batch, leaves, samples_of, selected
 from fedstride.core.errors import Refused
 from fedstride.core.losses import Loss
 from fedstride.core.model import Replica, own_randomness
 from fedstride.core.rows import repeat
+from fedstride.oracle.flops import FlopCounter
 from fedstride.oracle.linear import Form, form_of
 from fedstride.oracle.loop import Loop
 from fedstride.oracle.protocol import Meter
@@ -89,9 +89,9 @@ def choose(case: Case, oracle: str = "auto", chunk: int | None = None) -> Choice
 def step_flops(model: nn.Module, loss: Loss, batch: Batch) -> float:
     """Return the FLOPs of one loss and its gradient, extrapolated from a few samples."""
     replica, few = Replica(model), selected(batch, slice(8))
-    with FlopCounterMode(display=False) as counter, torch.enable_grad(), own_randomness(replica.device):
+    with FlopCounter() as counter, torch.enable_grad(), own_randomness(replica.device):
         Loop(replica, loss, [few], Meter(1)).grad(replica.row()[None])
-    return float(counter.get_total_flops()) * samples_of(batch[0]) / samples_of(few[0])
+    return float(counter.flops) * samples_of(batch[0]) / samples_of(few[0])
 
 
 def _numbers(case: Case) -> int:

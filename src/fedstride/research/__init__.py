@@ -1,1 +1,1 @@
-"""Papers reproduced, benchmarks, theory checked; only the command line knows of it."""
+"""Reproductions of papers, benchmarks and checks of the theory; imported by the command line only."""

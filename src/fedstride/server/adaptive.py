@@ -1,7 +1,7 @@
 """FedAdagrad, FedAdam and FedYogi: adaptive steps per coordinate on the server.
 
 Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan. Adaptive federated optimization. ICLR 2021.
-Deviations: bias_correction=True gives torch's Adam, as used for Delta-SGD (001 B.4: betas (0.9, 0.999), tau 1e-8).
+Deviations: bias_correction=True gives torch's Adam, as used for Delta-SGD (Delta-SGD B.4: betas (0.9, 0.999), tau 1e-8).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import torch
 
-from fedstride.client.step.capped_polyak import radii, ratio, started
+from fedstride.client.step.capped_polyak import balanced, biases, radii, ratio, started
 from fedstride.core.errors import decay, not_negative
 from fedstride.core.rows import State, Vec, dot, norm, sq
 from fedstride.wire import Mean
@@ -33,8 +33,8 @@ class Auto:
     twice as fast, when they do not: with c the cosine between Dbar and the v before it, reach *= exp((c - 0.3) / 2) where
     c > 0.3, else exp(c - 0.3).
 
-    For the clients' steps: r_j is the size of tensor j now, or at the start if that was more; q_j^2 follows the mean square
-    of its gradient over the cohorts. Once the cohort's mean loss was below zero, the target f* lies as far below the lowest
+    For the clients' steps: r_j is the size of tensor j now, or at the start if that was more, stretched where a layer's inputs
+    are small; q_j^2 follows the mean square of its gradient over the cohorts. Once the cohort's mean loss was below zero, the target f* lies as far below the lowest
     one as that is below the first, or below zero.
     """
 
@@ -73,13 +73,14 @@ class Auto:
     def _scale(self, x: Vec, new: Vec, mean: Mean, state: State) -> None:
         """What the next cohort needs to know of gradients, weights and losses."""
         seen, loss = mean.fields["mean_squares"], mean.fields["loss"][0]
+        sizes = x.new_tensor([shape.numel() for shape in mean.shapes])
         if "radii" not in state:
-            sizes = x.new_tensor([shape.numel() for shape in mean.shapes])
             state |= {"first": loss, "lowest": loss, "squares": seen}
             state["radii"] = started(radii(x, mean.shapes), loss, seen.sqrt(), sizes)
         old = state["squares"]
         squares = state["squares"] = torch.where(old > 0, MEMORY * old + (1 - MEMORY) * seen, seen)
-        state["scale"] = ratio(torch.maximum(radii(new, mean.shapes), state["radii"]), squares.sqrt())
+        r, q = torch.maximum(radii(new, mean.shapes), state["radii"]), squares.sqrt()
+        state["scale"] = ratio(balanced(r, q, sizes, biases(mean.shapes, x.device)), q)
         lowest = state["lowest"] = torch.minimum(state["lowest"], loss)
         below = lowest - torch.maximum(state["first"] - lowest, lowest.abs())
         state["target"] = torch.where(lowest < 0, below, torch.zeros_like(loss))

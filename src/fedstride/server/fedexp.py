@@ -1,6 +1,6 @@
 """FedExP: a server step from the diversity of the clients' updates.
 
-Jhunjhunwala, Wang, Joshi. FedExP: speeding up federated averaging via extrapolation. ICLR 2023 (003).
+Jhunjhunwala, Wang, Joshi. FedExP: speeding up federated averaging via extrapolation. ICLR 2023.
 Deviations: under privacy, the known noise is subtracted from |Dbar|^2, as its share of the squared norms is in Takakura,
 Liew, Hasegawa. Accelerating differentially private federated learning via adaptive extrapolation. 2025; a mean update
 that does not stand out from the noise is not extrapolated. Unlike the paper, the authors' code multiplies eps by the number of
@@ -64,9 +64,9 @@ class FedExP:
         square = sq(mean.update) - mean.noise  # unbiased under privacy
         below = (1 if self.exact else 2) * (square + self.eps)
         known = (below > 0) & (square >= SIGNIFICANT * mean.noise * (2 / len(x)) ** 0.5)
-        eta = torch.where(known, mean.square / below, 1.0).clamp(min=1, max=self.lr_max)  # 003 eq. (9)
+        eta = torch.where(known, mean.square / below, 1.0).clamp(min=1, max=self.lr_max)  # FedExP eq. (9)
         state["eta"], state["previous"] = eta, x
         return x - eta * mean.update
 
     def output(self, x: Vec, state: State) -> Vec:
-        return (x + state["previous"]) / 2 if self.last_two else x  # the last iterate oscillates (003 sec. 5)
+        return (x + state["previous"]) / 2 if self.last_two else x  # the last iterate oscillates (FedExP sec. 5)

@@ -1,6 +1,6 @@
 """FedExP-M: extrapolation combined with server momentum.
 
-Jhunjhunwala, Wang, Joshi. FedExP: speeding up federated averaging via extrapolation. ICLR 2023 (003 app. F).
+Jhunjhunwala, Wang, Joshi. FedExP: speeding up federated averaging via extrapolation. ICLR 2023 (FedExP app. F).
 Deviations: none; as in the paper, eta may be less than 1.
 """
 
@@ -55,7 +55,7 @@ class FedExPM:
         v = state["v"] = mean.update + self.beta * state["v"]
         s = state["s"] = mean.square + self.beta / 2 * state["s"]
         below = 2 * (sq(v) + self.eps)
-        state["eta"] = torch.where(below > 0, s / below, 1.0)  # 003 eq. (115)
+        state["eta"] = torch.where(below > 0, s / below, 1.0)  # FedExP eq. (115)
         return x - state["eta"] * v
 
     def output(self, x: Vec, state: State) -> Vec:

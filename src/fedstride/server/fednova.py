@@ -1,6 +1,6 @@
 """FedNova: updates normalised by the effective number of local steps of each client.
 
-Wang, Liu, Liang, Joshi, Poor. Tackling the objective inconsistency problem. NeurIPS 2020 (004 prop. 2).
+Wang, Liu, Liang, Joshi, Poor. Tackling the objective inconsistency problem. NeurIPS 2020 (FedLin prop. 2).
 Deviations: none. Clients upload Delta_i / a_i and a_i, so that the server receives only means.
 """
 

@@ -1,6 +1,6 @@
 """FedSplit on the server: the mean of the z_i, which equals x - 2 Dbar if all clients take part.
 
-Pathak, Wainwright. FedSplit: an algorithmic framework for fast federated optimization. NeurIPS 2020 (004 eq. 153).
+Pathak, Wainwright. FedSplit: an algorithmic framework for fast federated optimization. NeurIPS 2020 (FedLin eq. 153).
 Deviations: none. The client half is client/objective/fedsplit.py.
 """
 

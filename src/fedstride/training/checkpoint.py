@@ -27,7 +27,7 @@ from fedstride.training.history import unpack as unpack_history
 
 try:
     import fcntl
-except ImportError:  # not on Windows: there, two runs in one folder are not told apart
+except ImportError:  # not on Windows, where folders are not locked
     fcntl = None  # type: ignore[assignment]
 
 FILE = re.compile(r"checkpoint-(\d{6,})\.safetensors")
@@ -159,6 +159,20 @@ def newest(folder: Path, use: Callable[[Path], T]) -> T | None:
     return None
 
 
+def in_use(folder: Path) -> bool:
+    """Whether a run is writing into a folder."""
+    if fcntl is None:
+        return False
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno == errno.EWOULDBLOCK
+    finally:
+        os.close(handle)
+    return False
+
+
 _mine: dict[Path, int] = {}  # folders that this process has locked, and by which thread
 
 
@@ -169,9 +183,9 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Unsaved(f"{folder}: cannot be made ({error.strerror or error}); use another folder.") from error
+        raise Unsaved(f"{folder}: cannot be created ({error.strerror or error}); use another folder.") from error
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise Unsaved(f"{folder}: may not be written to; change its permissions, or use another folder.")
+        raise Unsaved(f"{folder}: is not writable; change its permissions, or use another folder.")
     if fcntl is None or _mine.get(place) == thread:
         yield
         return
@@ -182,7 +196,7 @@ def locked(folder: Path) -> Iterator[None]:
         except OSError as error:
             if error.errno == errno.EWOULDBLOCK:
                 raise InvalidInput(
-                    f"{folder}: another run is writing into this folder; wait for its end, or use another folder."
+                    f"{folder}: another run is writing to this folder; wait until it has finished, or use another folder."
                 ) from error  # anything else: a file system without locks
         _mine[place] = thread
         for left in folder.glob(f"*{NEW}"):

@@ -1,19 +1,20 @@
-"""What a run does, in words: the line that is shown at its start, warnings about defaults, and the settings it is saved with."""
+"""Description of a run: the line shown at its start, warnings about defaults, and the settings that are saved with it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from fedstride.algorithm import Algorithm
 from fedstride.algorithm.sampling import Sampler, Uniform
 from fedstride.core.losses import inner
 from fedstride.data.describe import counted
 from fedstride.training.setup import Setup
 
-LOOKED_AT = 1000  # clients whose local steps are asked for
-LARGE = 256  # samples of a client, from which one full-batch step per round is unusual
-UNEQUAL = 10  # ratio of the clients' sizes, from which uniform weights are worth a remark
+LOOKED_AT = 1000  # number of clients whose local steps are inspected
+LARGE = 256  # samples per client above which one full-batch step per round is unusual
+UNEQUAL = 10  # ratio of the clients' sizes above which a warning mentions uniform weights
 
 
 def choices(setup: Setup) -> str:
@@ -46,31 +47,32 @@ def who(sampler: Sampler, clients: int) -> str:
 def weighing(weights: Sequence[float], sizes: Sequence[int]) -> str:
     """Describe the weights of the clients in every mean."""
     if len(set(weights)) == 1:
-        small, large = min(sizes), max(sizes)
-        if large <= UNEQUAL * small:
-            return "equal weights"
-        return f'equal weights, although clients have {small:,} to {large:,} samples (weights="samples" counts samples)'
+        return "equal weights"
     shares = [w / n for w, n in zip(weights, sizes, strict=True)]
     return "weights by samples" if max(shares) <= (1 + 1e-9) * min(shares) else "given weights"
 
 
-def surprise(local_steps: Any, epochs: Any, batch_size: Any, batches: bool, sizes: Sequence[int]) -> str:
-    """Return a warning if the defaults mean one full-batch step of large clients; else an empty text.
+def surprises(given: Mapping[str, Any], algorithm: Algorithm, sizes: Sequence[int]) -> list[str]:
+    """Return warnings about defaults: one full-batch step of large clients, and equal weights of very unequal ones.
 
     Args:
-        local_steps: as given to fs.train().
-        epochs: as given to fs.train().
-        batch_size: as given to fs.train().
-        batches: whether the gradient estimator takes batches.
+        given: the arguments of fs.train().
+        algorithm: its gradient estimator may not take batches, and privacy needs equal weights.
         sizes: number of samples per client.
     """
-    given = any(value is not None for value in (local_steps, epochs, batch_size))
-    if given or not batches or median(sizes) <= LARGE:
-        return ""
-    return (
-        f"batch_size, local_steps and epochs are at their defaults: each client takes one step per round, on all of its "
-        f"{median(sizes):,.0f} samples (median). Use batch_size=32 for one step per batch, or local_steps=1 to keep it."
-    )
+    found, small, large = [], min(sizes), max(sizes)
+    no_steps = all(given[name] is None for name in ("local_steps", "epochs", "batch_size"))
+    if no_steps and algorithm.gradient.batches and median(sizes) > LARGE:
+        found.append(
+            f"batch_size, local_steps and epochs are at their defaults: each client takes one step per round, on all of its "
+            f"{median(sizes):,.0f} samples (median). Use batch_size=32 for one step per batch, or local_steps=1 to keep it."
+        )
+    if given["weights"] is None and algorithm.privacy is None and large > UNEQUAL * small:
+        found.append(
+            f"weights is at its default: all clients count the same, although they have {small:,} to {large:,} samples. Use "
+            'weights="samples" to count samples, as FedAvg does, or weights="uniform" to keep it.'
+        )
+    return found
 
 
 def settings_of(setup: Setup, parameters: int) -> dict[str, Any]:

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedstride.core.batch import split_of
-from fedstride.core.errors import InvalidInput, nearest
-from fedstride.core.losses import Loss, for_output
+from fedstride.core.batch import described, selected, split_of
+from fedstride.core.errors import FedstrideError, InvalidInput, nearest
+from fedstride.core.losses import Loss, for_output, wants_class_labels
 from fedstride.core.losses import resolve as resolve_loss
 from fedstride.core.scores import resolve
-from fedstride.data.clients import Client, Collate, client_of, sets_of
-from fedstride.data.federation import Federation, Lazy, federation
+from fedstride.data.clients import Client, Collate, client_of
+from fedstride.data.federation import federation
+from fedstride.data.sets import sets_of
 from fedstride.engine.evaluation import Scores, outputs_of, score
 from fedstride.training.fine_tune import FineTune
 
@@ -57,10 +58,7 @@ def evaluate(
     def scores(name: str, value: Any, its_model: nn.Module = model) -> Scores:
         return _scores(its_model, criterion, loss, wanted, client_of(name, value, collate), name)
 
-    if isinstance(data, Federation | Lazy):
-        several: tuple[list[str], list[Any]] | None = (list(data.names), list(data))
-    else:
-        several = sets_of(data, collate)
+    several = sets_of(data, collate)
     if several is None:
         if fine_tune is not None:
             raise InvalidInput(
@@ -98,6 +96,15 @@ def _scores(model: nn.Module, criterion: Loss, loss: Any, metrics: dict[str, Any
     if len(data) == 0:
         raise InvalidInput(f"{name}: it has no samples; expected at least one.")
     like = next(iter(model.parameters()), torch.empty(0))
-    split = split_of(data.batch(torch.arange(1, device="cpu")), model, loss, name)
-    results = outputs_of(model, data.divided(split, like.dtype))
-    return score(for_output(criterion, results[0][0]), metrics, results)
+    split = split_of(data.batch(torch.arange(1, device="cpu")), model, loss, name, wants_class_labels(criterion))
+    try:
+        results = outputs_of(model, data.divided(split, like.dtype))
+        return score(for_output(criterion, results[0][0]), metrics, results)
+    except FedstrideError:
+        raise
+    except Exception as error:
+        raise InvalidInput(f"{name}: model and loss do not fit its samples {_sample_text(data)}: {error}") from error
+
+
+def _sample_text(data: Client) -> str:
+    return described(selected(data.batch(torch.zeros(1, dtype=torch.int64, device="cpu")), 0))

@@ -65,7 +65,7 @@ class FineTune:
             )
         algorithm = RECIPES["fedsls"]() if self.lr is None else RECIPES["fedavg"](lr=self.lr)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FedstrideWarning)  # training the model has given them already
+            warnings.simplefilter("ignore", FedstrideWarning)  # already given when the model was trained
             run = train(
                 own,
                 loss,

@@ -15,7 +15,7 @@ from fedstride.core.model import digest, frozen_of
 
 
 class Moving(Protocol):
-    """What a forward pass told about the model."""
+    """Traits of the model that a forward pass shows."""
 
     @property
     def moving(self) -> tuple[str, ...]: ...
@@ -27,7 +27,7 @@ Told = TypeVar("Told", bound=Moving)
 def with_changed_weights(
     algorithm: Algorithm, told: Told, model: nn.Module, buffers: str
 ) -> tuple[Algorithm, Told, str]:
-    """Return an algorithm for this model, what moves in training, and the policy for it.
+    """Return an algorithm for this model, the buffers that change in training, and their treatment.
 
     Frozen weights that the aggregation rule changes travel as BatchNorm's statistics do, but from the server to the
     clients only: clients treat them as frozen.
@@ -44,7 +44,7 @@ def with_changed_weights(
 
 
 def facts_of(model: nn.Module, algorithm: Algorithm) -> dict[str, Any]:
-    """Return the fact `frozen`: number and hash of the frozen parameters, and the names of those that change all the same."""
+    """Return the fact `frozen`: number and hash of the frozen parameters, and the names of those that the server changes."""
     frozen = frozen_of(model)
     if not frozen:
         return {}

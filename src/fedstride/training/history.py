@@ -7,6 +7,8 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fedstride.core.errors import nearest
+
 if TYPE_CHECKING:
     import pandas as pd  # imported on demand: it takes half a second, on a node for every message
 
@@ -43,6 +45,8 @@ COLUMNS = {
     "rollbacks": "1 if the server step was rolled back and replaced by a plain mean",
     "epsilon": "privacy spent so far, None without privacy",
 }
+OF_CLIENTS = ("test_worst_decile", "test_spread")  # columns of runs with one test set for each client
+NOT_NUMBERS = ("client_steps", "refused")  # columns of lists and dicts
 
 
 class History(Sequence[Row]):
@@ -101,8 +105,8 @@ class History(Sequence[Row]):
         if isinstance(key, str):
             rows = list(self)
             if rows and not any(key in row for row in rows):
-                raise KeyError(key)
-            return [row.get(key) for row in rows]  # metrics of callbacks may come and go
+                raise KeyError(f"{key!r} is not a column; {nearest(key, list(rows[-1]))}")
+            return [row.get(key) for row in rows]  # callbacks may add metrics in some rounds only
         lines = self.lines if isinstance(key, int) and -len(self.lines) <= key < 0 else self.text().splitlines()
         return [json.loads(line) for line in lines[key]] if isinstance(key, slice) else json.loads(lines[key])
 

@@ -30,7 +30,7 @@ FILE = "personal.safetensors"
 def personal_of(
     patterns: Any, steps: int, algorithm: Algorithm, model: nn.Module, stop: EarlyStopping | None = None
 ) -> Personal | None:
-    """Return the split of the parameters, None without personal=; refuse what makes no sense with it."""
+    """Return the split of the parameters, None without personal=; refuse arguments that make no sense with it."""
     chosen = [p.strip() for p in patterns.split(",")] if isinstance(patterns, str) else patterns
     if chosen is not None and (not isinstance(chosen, list | tuple) or not all(isinstance(p, str) for p in chosen)):
         raise InvalidInput(
@@ -68,7 +68,7 @@ def _check(a: Algorithm) -> None:
         )
     if declared(a.objective, "half_of") or declared(a.objective, "starts_elsewhere"):
         raise Refused(
-            f"personal= with {objective}: it makes the clients agree on all parameters, and these are to differ. Use another "
+            f"personal= with {objective}: it makes the clients agree on all parameters, but personal ones differ. Use another "
             "objective, such as Plain() or Proximal()."
         )
     if declared(a.objective, "trains_own"):
@@ -78,7 +78,7 @@ def _check(a: Algorithm) -> None:
 
 
 def check_tests(task: Task) -> None:
-    """Refuse test sets that no whole model could be evaluated on."""
+    """Refuse a common test set: with personal parameters there is no whole model to evaluate on it."""
     if task.personal is None or not task.tests:
         return
     if len(task.tests) != len(task.clients):
@@ -94,7 +94,7 @@ def check_tests(task: Task) -> None:
 
 
 def with_personal_entries(mean: Mean, personal: Personal | None, a: Algorithm) -> Mean:
-    """Return the mean as a row of the model: of personal parameters nothing was uploaded, and they do not move here."""
+    """Return the mean as a row of the model; personal parameters were not uploaded, and do not change here."""
     if personal is None:
         return mean
     rows = {"update", "raw", *(a.drift.uploads if a.drift is not None else ())}
@@ -122,8 +122,8 @@ class PersonalModels(Mapping[int | str, nn.Module]):
     the shared model."""
 
     shared: nn.Module  # the run's model
-    parameters: tuple[str, ...]  # names of those that clients have for themselves
-    buffers: tuple[str, ...]  # the same of moving buffers
+    parameters: tuple[str, ...]  # names of the parameters that clients have for themselves
+    buffers: tuple[str, ...]  # names of such buffers
     recall: Callable[[int], State]  # what a client remembers: "values" of the parameters, and "stats" of the buffers
     clients: int
     names: tuple[str, ...] = ()  # of the clients
@@ -158,14 +158,14 @@ class PersonalModels(Mapping[int | str, nn.Module]):
         return number
 
     def save(self, folder: Path) -> None:
-        """Write what the clients have for themselves into a file of the folder."""
+        """Write the clients' own parameters and buffers to a file in the folder."""
         tensors = {f"{c}/{k}": v for c in range(self.clients) for k, v in self.recall(c).items()}
         facts = {"parameters": self.parameters, "buffers": self.buffers, "names": self.names}
         write_tensors(folder / FILE, tensors, {**facts, "clients": self.clients})
 
 
 def load_personal(folder: Path, shared: nn.Module) -> PersonalModels | None:
-    """Read what save() wrote, if it wrote anything."""
+    """Read the models that save() wrote; None if there are none."""
     if not (folder / FILE).is_file():
         return None
     tensors, facts = read_tensors(folder / FILE)

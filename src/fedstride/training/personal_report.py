@@ -33,7 +33,7 @@ AGAIN = {**PLAIN, "engine": "local", "progress": False}  # for another training 
 
 @dataclass(frozen=True)
 class PersonalReport:
-    """Scores of every client on its own test set, and what they gain by the federation.
+    """Scores of every client on its own test set, and their gain from the federation.
 
     Args:
         rows: one dict per client: "client", "samples", "alone", "shared", "personalised" and "gain".
@@ -55,7 +55,7 @@ class PersonalReport:
 
     @property
     def gaining(self) -> int:
-        """Number of clients whose personalised model is better than the one that they train alone."""
+        """Number of clients whose personalised model is better than the one trained alone."""
         return sum(row["gain"] > 0 for row in self.rows)
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ class PersonalReport:
             f"  {row['personalised']:12.4f}  {row['gain']:+8.4f}"
             for row in (*self.rows, mean)
         ]
-        told = f"{self.metric}; {self.gaining} of {len(self.rows)} clients gain by the federation"
+        told = f"{self.metric}; {self.gaining} of {len(self.rows)} clients gain from the federation"
         return "\n".join([head, *lines, told])
 
     def save(self, folder: str | Path) -> Path:
@@ -144,10 +144,6 @@ def _arguments(run: Run) -> dict[str, Any]:
 
 
 def _tests(tests: Any, clients: Federation | Lazy, collate: Any) -> list[Any]:
-    if isinstance(tests, Federation | Lazy):
-        tests = dict(zip(tests.names, tests, strict=True)) if tests.names else list(tests)
-    if isinstance(tests, dict) and clients.names and {*map(str, tests)} == {*clients.names}:
-        tests = {name: {str(k): v for k, v in tests.items()}[name] for name in clients.names}
     found = tests_of(tests, clients, collate)
     if len(found) != len(clients):
         raise InvalidInput(
@@ -166,7 +162,7 @@ def _rounds(given: dict[str, Any], run: Run, clients: Federation | Lazy) -> list
 
 
 def _alone(given: dict[str, Any], clients: Federation | Lazy, i: int, rounds: int) -> dict[str, Any]:
-    """Return the arguments for training on one client's data: the same work, without what only a federation needs."""
+    """Return the arguments for training on one client's data: the same, without those that only a federation needs."""
     steps = given["local_steps"]
     if callable(steps):
         ask = steps
@@ -188,7 +184,7 @@ def _algorithm_alone(a: Algorithm) -> Algorithm:
 def _trained(arguments: dict[str, Any]) -> nn.Module:
     """Return the model of a training, or the last good one of a training that diverged."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FedstrideWarning)  # the run itself has said them
+        warnings.simplefilter("ignore", FedstrideWarning)  # already given by the run itself
         try:
             return train(**arguments).model
         except GivenUp as error:

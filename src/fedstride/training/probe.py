@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedstride.core import losses
 from fedstride.core.batch import (
+    TARGETS,
     Tree,
     described,
     leaves,
@@ -27,8 +28,9 @@ from fedstride.core.errors import InvalidInput, Refused, tell
 from fedstride.core.losses import Loss
 from fedstride.core.model import Replica, probe
 from fedstride.core.normalise import features_of, scaled_by_itself
-from fedstride.data.clients import Client, Collate, TensorClient, client_of, finite, sets_of
+from fedstride.data.clients import Client, Collate, TensorClient, client_of, finite
 from fedstride.data.federation import Federation, Found, Lazy
+from fedstride.data.sets import in_order, sets_of
 from fedstride.training.scales import LOOK
 
 PROBE = 8  # samples of the largest client for the trial run
@@ -81,7 +83,7 @@ def try_out(
         return Probed(clients, (), criterion, found.reduction, found.moving, found.random, found.features)
     few = torch.arange(min(len(samples), PROBE), device="cpu")
     batch = samples.batch(few)
-    split = split_of(batch, model, loss, where)
+    split = split_of(batch, model, loss, where, losses.wants_class_labels(criterion))
     _say_types(where, batch, replica.dtype)
     samples = samples.divided(split, replica.dtype)
     clients = clients if found is not None else clients.divided(split, replica.dtype)
@@ -104,7 +106,7 @@ def try_out(
             _labels(losses.inner(criterion), logits.detach(), name, targets)
 
     checked = clients.checked(meaningful) if found is None else clients
-    meaningful(where, inputs, targets)  # loaded before there was a check
+    meaningful(where, inputs, targets)  # loaded before the check was added
     for i, test in enumerate(tests):
         meaningful("test" if len(tests) == 1 else f"test[{i}]", *test.take())
     _scalar(criterion, output, targets)
@@ -125,7 +127,9 @@ def _forward(model: nn.Module, inputs: Tree, where: str) -> tuple[Any, tuple[str
             if isinstance(inputs, Tensor)
             else f"inputs {described(inputs)}"
         )
-        raise InvalidInput(f"model: it fails on {where}'s {what}: {error}") from error
+        whole = isinstance(inputs, Tensor) and not (inputs.is_floating_point() or inputs.is_complex())
+        fix = " Convert numbers that are quantities, as in inputs.float() / 255 for images." if whole else ""
+        raise InvalidInput(f"model: it fails on {where}'s {what}: {error}{fix and '.'}{fix}") from error
     found = tensors_of(output)
     if not found:
         raise InvalidInput(f"model: it returns {type(output).__name__} without tensors; expected a tensor or several.")
@@ -135,7 +139,7 @@ def _forward(model: nn.Module, inputs: Tree, where: str) -> tuple[Any, tuple[str
 
 
 def _say_types(name: str, batch: Tree, wanted: torch.dtype) -> None:
-    """Say that floating point data is converted to the type of the model."""
+    """Warn that floating point data is converted to the type of the model."""
     odd = sorted({str(v.dtype) for v in leaves(batch) if v.is_floating_point() and v.dtype != wanted})
     if odd:
         tell(f"{name}: the data is {', '.join(odd)} and the model is {wanted}; the data is converted.")
@@ -172,11 +176,12 @@ def _scalar(loss: Loss, output: Any, targets: Tree) -> None:
             )
         else:
             what = f"outputs {described(output)} and targets {described(targets)}"
-        raise InvalidInput(f"loss: it fails on {what}: {error}") from error
+        fix = f". The targets of a dict are its entry {', '.join(TARGETS)}." if isinstance(targets, Mapping) else ""
+        raise InvalidInput(f"loss: it fails on {what}: {error}{fix}") from error
     if not isinstance(value, Tensor) or value.dim() > 0:
         found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise InvalidInput(
-            f'loss: it returns {found}; expected a scalar. Reduce over the batch, as in reduction="mean".'
+            f'loss: it returns {found}; expected a scalar tensor. Reduce over the batch, as in reduction="mean".'
         )
     if not value.requires_grad:
         raise InvalidInput("loss: its value has no gradient; expected a differentiable function of the model's output.")
@@ -230,7 +235,8 @@ def tests_of(test: Any, clients: Federation | Lazy, collate: Collate | None = No
             f"test: got {len(values)} sets; expected one, or one for each of the {len(clients)} clients. A single set is a tuple "
             "(inputs, targets)."
         )
-    labels = [f"test[{name!r}]" for name in names or range(len(values))]
+    values = in_order(names, values, clients)
+    labels = [f"test[{name!r}]" for name in (names and clients.names) or names or range(len(values))]
     return [_test(name, value, clients, collate) for name, value in zip(labels, values, strict=True)]
 
 

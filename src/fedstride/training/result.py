@@ -6,10 +6,11 @@ import copy
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -22,6 +23,7 @@ from fedstride.core.normalise import Normalised
 from fedstride.core.rows import Vec
 from fedstride.data.describe import counted
 from fedstride.data.federation import Federation, Lazy
+from fedstride.training.checkpoint import files
 from fedstride.training.history import History, Row, own_columns
 from fedstride.training.personal import PersonalModels, load_personal
 from fedstride.training.stop import larger_is_better
@@ -39,8 +41,8 @@ class Best:
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
-    """What a run was trained on, for run.report() and fs.personal_report(). It is never saved or pickled."""
+class RunSource:
+    """The data and arguments of a run, for run.report() and fs.personal_report(). It is never saved or pickled."""
 
     clients: Federation | Lazy
     loss: Loss
@@ -59,7 +61,7 @@ class Run:
         engine: how gradients were computed, and by how many workers.
         facts: facts about the data: see app/diagnose/facts.py.
         ended: "finished", "stopped" by early stopping or a callback, "interrupted" by Ctrl-C, "diverged" or "given up".
-        best: the best round, for stop=fs.EarlyStopping(...).
+        best: the best round, for stop=fs.EarlyStopping(...); of a loaded run only with keep="best", whose model is saved.
         settings: the settings of the run, as text.
         source: the data and the arguments of fs.train(); None for a loaded run.
         personal: each client's own model by number or name, for personal=, Ditto and buffers="local"; None without them,
@@ -81,15 +83,14 @@ class Run:
     ended: str = "finished"
     best: Best | None = None
     settings: dict[str, Any] = field(default_factory=dict)
-    source: Source | None = field(default=None, compare=False)
+    source: RunSource | None = field(default=None, compare=False)
     personal: PersonalModels | None = None
-    reporter: ClassVar[Callable[[Run, Path], Path]]  # set by app/results.py: this layer does not know about reports
 
     def __repr__(self) -> str:
         return run_text(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the data out of copies on disk and in other processes."""
+        """Exclude the data from pickles."""
         return {**self.__dict__, "source": None}
 
     def save(self, folder: str | Path, frozen: bool = False) -> Path:
@@ -122,7 +123,9 @@ class Run:
             about["normalised"] = True
         write_tensors(folder / "model.safetensors", weights, about)
         algorithm = spelled_out(self.algorithm)
-        meta = {"algorithm": algorithm, "engine": self.engine, "facts": self.facts, "ended": self.ended}
+        meta: dict[str, Any] = {"algorithm": algorithm, "engine": self.engine, "facts": self.facts, "ended": self.ended}
+        if self.best is not None and self.best.model is self.model:
+            meta["best"] = self.best.round
         private = self.algorithm is not None and self.algorithm.privacy is not None  # the counts are the operator's
         write_tensors(folder / "run.safetensors", {"x": self.x}, meta, private)
         replace_file(folder / "history.jsonl", self.history.text(), private)
@@ -149,7 +152,8 @@ class Run:
             >>> run = fs.train(nn.Linear(3, 1), "mse", clients, rounds=10)
             >>> page = run.report("runs/first")
         """
-        return type(self).reporter(self, Path(folder))
+        page: Path = import_module("fedstride.app.results").write_run(self, Path(folder))  # a later layer
+        return page
 
     def _never_changed(self) -> dict[str, Tensor]:
         """Return the frozen parameters that are still those of the model that was given to fs.train()."""
@@ -242,7 +246,11 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
     folder = Path(folder)
     for name in ("model.safetensors", "run.safetensors", "history.jsonl"):
         if not os.path.isfile(folder / name):  # also False for invalid file names
-            raise InvalidInput(f"load: {folder} does not contain {name}; expected a folder written by run.save().")
+            saved = os.path.isdir(folder) and files(folder)
+            hint = " It has checkpoints: call fs.train() again with this folder, and save the run." if saved else ""
+            raise InvalidInput(
+                f"load: {folder} does not contain {name}; expected a folder written by run.save().{hint}"
+            )
     found, meta = read_tensors(folder / "model.safetensors")
     names, trainable = meta.get("names"), meta.get("trainable")
     if not isinstance(names, list) or not isinstance(trainable, list) or sorted(map(str, names)) != sorted(found):
@@ -265,14 +273,15 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
     described = isinstance(engine, dict) and isinstance(facts, dict)
     if x is None or x.dim() != 1 or not x.is_floating_point() or not described:
         raise Corrupt(f"load: {folder / 'run.safetensors'} does not contain the model of a run.")
-    own = own.eval()
+    own, history, best = own.eval(), History(_rows(folder / "history.jsonl")), about.get("best")
     return Run(
         own,
         x,
-        History(_rows(folder / "history.jsonl")),
+        history,
         engine=engine,
         facts=facts,
         ended=str(about.get("ended", "finished")),
+        best=Best(best, history[best - 1], own) if isinstance(best, int) and 1 <= best <= len(history) else None,
         settings=_settings(folder / SETTINGS),
         personal=load_personal(folder, own),
     )

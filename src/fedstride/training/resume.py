@@ -73,6 +73,12 @@ class Recorder:
         state = unpack(self.start, tensors, meta, path)
         if self.setup.task.normalise and not _is_scaling(state.scaling, state.x.dtype):
             raise Corrupt(f"{path}: it does not contain the scaling of the inputs.")
+        stop, best = self.setup.stop, int(state.best["round"])
+        if stop is not None and best and stop.score(state.history[best - 1]) != state.best["score"]:
+            raise InvalidInput(
+                f"checkpoint={str(path.parent)!r} has round {best} as the best one, but not by metric={stop.metric!r}, which is "
+                "that of stop= now. Use the same metric and mode, or another folder."
+            )
         self.setup.clients.restore(part(tensors, "clients"))
         return state
 

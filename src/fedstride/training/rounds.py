@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import nn
 
-from fedstride.core.errors import InvalidInput, Unsaved, tell
+from fedstride.core.errors import InvalidInput, Unsaved, nearest, tell
 from fedstride.core.rows import Vec
 from fedstride.engine.local import one_thread
 from fedstride.training.checkpoint import Checkpoints
@@ -50,7 +50,7 @@ class Event:
 
     @property
     def model(self) -> nn.Module:
-        """The model that fs.train() would return now."""
+        """The model that fs.train() would return if the run ended with this round."""
         return self.make()
 
 
@@ -79,6 +79,7 @@ def lead(setup: Setup, state: TrainingState, when: Checkpoints | None, callbacks
                     if _asked_to_stop(setup, state, row, callbacks):
                         ended = "stopped"
                 state = remember_best(setup, _amended(state, row))
+                _check_metric(setup, state)
                 if recorder is not None and (recorder.due(state) or ended != "finished"):
                     recorder.save(state)
             if is_over(setup, state):
@@ -88,7 +89,7 @@ def lead(setup: Setup, state: TrainingState, when: Checkpoints | None, callbacks
                 raise
             setup.clients.discard()
             ended = "interrupted"
-            tell(f"interrupted in round {state.round + 1}; returning the run so far, of {state.round} rounds.")
+            tell(f"interrupted in round {state.round + 1}; returning the run with its {state.round} finished rounds.")
         outcome = pack(state)
         return run_of(setup, state, ended)
     except Unsaved as error:
@@ -106,6 +107,15 @@ def _check_rounds(setup: Setup, state: TrainingState, recorder: Recorder) -> Non
         )
 
 
+def _check_metric(setup: Setup, state: TrainingState) -> None:
+    """Warn after the first round if no callback has added the metric of early stopping."""
+    row = state.history[-1]
+    if setup.stop is not None and state.round == 1 and setup.stop.metric not in row:
+        tell(
+            f"stop: metric={setup.stop.metric!r} is not in the first row of the history; {nearest(setup.stop.metric, row)}"
+        )
+
+
 def _asked_to_stop(setup: Setup, state: TrainingState, row: Row, callbacks: Callbacks) -> bool:
     """Call the callbacks, and return whether one of them asks to end the run."""
     event = Event(
@@ -119,6 +129,7 @@ def _asked_to_stop(setup: Setup, state: TrainingState, row: Row, callbacks: Call
 
 def _amended(state: TrainingState, row: Row) -> TrainingState:
     """Return the state with what callbacks added to the row of the last round."""
+    row = {name: value.item() if _is_number(value) else value for name, value in row.items()}
     if row == state.history[-1]:
         return state
     for name, value in row.items():
@@ -129,6 +140,11 @@ def _amended(state: TrainingState, row: Row) -> TrainingState:
                 f"callbacks: event.metrics[{name!r}] is a {type(value).__name__}; expected a number, or a list of numbers."
             ) from error
     return replace(state, history=state.history.amended(row))
+
+
+def _is_number(value: object) -> bool:
+    """Whether this is a number in a tensor or an array of numpy."""
+    return hasattr(value, "item") and getattr(value, "shape", None) == ()
 
 
 def follow(setup: Setup, state: TrainingState) -> Run:

@@ -20,8 +20,8 @@ from fedstride.training.guard import Guard
 from fedstride.training.stop import EarlyStopping
 
 
-class Trial(Protocol):
-    """What a forward pass told about model and loss."""
+class ModelTraits(Protocol):
+    """Traits of model and loss that a forward pass on a few samples shows."""
 
     @property
     def reduction(self) -> str | None: ...
@@ -31,13 +31,13 @@ class Trial(Protocol):
     def random(self) -> bool: ...
 
 
-def task_of(algorithm: Algorithm, trial: Trial, given: Mapping[str, Any]) -> Task:
+def task_of(algorithm: Algorithm, traits: ModelTraits, given: Mapping[str, Any]) -> Task:
     """Return the engine's task. Settings of fs.train() that a Task has a field for are taken from `given` by name."""
     return Task(
         **{f.name: given[f.name] for f in fields(Task) if f.name in given},
-        reduction=trial.reduction,
-        moving=trial.moving,
-        random=trial.random,
+        reduction=traits.reduction,
+        moving=traits.moving,
+        random=traits.random,
         contrast=algorithm.needs_features,
         full=algorithm.exchanges_gradients or not algorithm.gradient.batches,
     )

@@ -23,7 +23,7 @@ from fedstride.training import checkpoint
 from fedstride.training.choices import settings_of
 from fedstride.training.history import History
 from fedstride.training.personal import STATS, PersonalModels, own_parameters
-from fedstride.training.result import Best, Run, Source
+from fedstride.training.result import Best, Run, RunSource
 from fedstride.training.setup import Setup
 from fedstride.wire import feedback
 
@@ -106,7 +106,7 @@ def run_of(setup: Setup, state: TrainingState, ended: str = "finished") -> Run:
         ended,
         best,
         settings_of(setup, len(state.x)),
-        Source(setup.task.clients, setup.task.loss, setup.arguments),
+        RunSource(setup.task.clients, setup.task.loss, setup.arguments),
         personal_models(setup, model),
     )
 

@@ -20,6 +20,7 @@ class _Stop:
         return "fs.STOP"
 
 
+SMALLER_IS_BETTER = ("loss", "error", "mse", "mae", "entropy", "perplexity", "spread", "epsilon")  # words in names
 _returns: ContextVar[bool] = ContextVar("interrupts_return", default=True)
 
 
@@ -49,8 +50,8 @@ class EarlyStopping:
         metric: a column of the history: "test_loss", "test_accuracy", "train_loss", or the name of one of your metrics.
         patience: number of evaluations without improvement after which the run ends; None = never, only keep the best.
         keep: "best" returns the model of the best round; "last" that of the last round.
-        mode: "min" if smaller is better, "max" if larger is. None: "min" for names that contain "loss", "error", "mse" or
-            "mae", else "max".
+        mode: "min" if smaller is better, "max" if larger is. None: "min" for names that contain "loss", "error", "mse", "mae",
+            "entropy", "perplexity" or "spread", else "max".
         least: a smaller change does not count as an improvement.
 
     Raises:
@@ -85,7 +86,8 @@ class EarlyStopping:
         value = row.get(self.metric)
         if value is None or math.isnan(value):
             return None
-        return float(value if larger_is_better(self.metric, self.mode) else -value)
+        losses = self.metric == "test_worst_decile" and row.get("test_accuracy") is None  # of a task without accuracy
+        return float(value if larger_is_better("test_loss" if losses else self.metric, self.mode) else -value)
 
     def improves(self, row: Row, best: float | None) -> bool:
         """Whether a round is better than the best one so far."""
@@ -95,4 +97,4 @@ class EarlyStopping:
 
 def larger_is_better(metric: str, mode: str | None = None) -> bool:
     """Whether larger values of a metric are better, as far as its name says."""
-    return mode == "max" if mode else not any(word in metric for word in ("loss", "error", "mse", "mae", "epsilon"))
+    return mode == "max" if mode else not any(word in metric for word in SMALLER_IS_BETTER)

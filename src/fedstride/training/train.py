@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -28,7 +29,7 @@ from fedstride.engine import Engine, Task
 from fedstride.engine import engine as engine_of
 from fedstride.training import validate
 from fedstride.training.checkpoint import Checkpoints, locked
-from fedstride.training.choices import choices, surprise
+from fedstride.training.choices import choices, surprises
 from fedstride.training.frozen import facts_of, with_changed_weights
 from fedstride.training.guard import Guard
 from fedstride.training.personal import personal_of
@@ -41,6 +42,7 @@ from fedstride.training.state import initial_state
 from fedstride.training.stop import EarlyStopping
 from fedstride.training.validate import LocalSteps
 
+log = logging.getLogger("fedstride")
 OF_THE_CALLER = ("test", "engine", "checkpoint", "callbacks", "progress")  # depend on where a run takes place
 Count = Annotated[int, Ge(1)]
 Positive = Annotated[float, Gt(0)]
@@ -57,7 +59,7 @@ def train(
     local_steps: LocalSteps | None = None,
     epochs: Positive | None = None,
     batch_size: Count | None = None,
-    weights: Literal["uniform", "samples"] | Sequence[float] = "uniform",
+    weights: Literal["uniform", "samples"] | Sequence[float] | None = None,
     test: Any = None,
     metrics: Mapping[str, Any] | Sequence[str] | None = None,
     stop: EarlyStopping | None = None,
@@ -97,7 +99,8 @@ def train(
         local_steps: local steps per round: a number, one per client, or a function (round, client). Default: one epoch.
         epochs: instead of local_steps: passes over the client's data, which may be fractional.
         batch_size: samples per step; None = the full batch.
-        weights: weights of the clients in every mean: "uniform", "samples", or one number per client.
+        weights: weights of the clients in every mean: None or "uniform", "samples", or one number per client. With None, there
+            is a warning if the clients' sizes differ by more than a factor of 10.
         test: samples like those of a client, to evaluate the returned model on after each round; or a list of such, one
             for each client.
         metrics: functions (outputs, targets) -> number, by name, or a list of names from fs.metrics. They are evaluated
@@ -163,7 +166,7 @@ def train(
     guard = _guard(guard)
     tests = validate.tests_of(test, federated, collate)
     wanted = validate.metrics_of(metrics, tested=bool(tests))
-    validate.stop_of(stop, wanted, tested=bool(tests), callbacks=bool(callbacks))
+    validate.stop_of(stop, wanted, tests=len(tests), callbacks=bool(callbacks))
     normalise = validate.normalise_of(normalise, chosen, model)
     with torch.enable_grad():
         probed = validate.try_out(model, loss, federated, tests, normalise)
@@ -181,8 +184,9 @@ def train(
     validate.quorum(guard, cohorts, chosen.privacy is not None)
     validate.fits(chosen, task, options, cohorts, steps, tested=bool(tests))
     facts = _facts(chosen, task, federated, probed, tell_user=where.leads)
-    if where.leads and (odd := surprise(local_steps, epochs, batch_size, chosen.gradient.batches, federated.sizes)):
-        tell(odd)
+    if where.leads:
+        for odd in surprises(arguments, chosen, federated.sizes):
+            tell(odd)
     with nullcontext() if when is None else locked(when.path):
         at_work = where.open(task, exchanges(chosen, options, normalise), lambda x: chosen.memory(x, split))
         rest = (probed.tests, evaluate_every, guard, stop, facts, arguments)
@@ -191,15 +195,21 @@ def train(
         start = initial_state(chosen, replica.row(), replica.stats())
         if not where.leads:
             return follow(setup, start)
-        name = chosen.name or type(chosen.step).__name__
-        with shown_in_python(progress, name, rounds, choices(setup)) as show:
+        name, what = chosen.name or type(chosen.step).__name__, choices(setup)
+        log.info("%s: %s", name, what)
+        with shown_in_python(progress, name, rounds, what) as show:
             return lead(setup, start, when, [*callbacks, *show])
 
 
 def _placed(model: nn.Module, device: str | torch.device | None) -> nn.Module:
     """Return the model, or a copy of it on the device."""
     if not isinstance(model, nn.Module):
-        raise InvalidInput(f"model: got {type(model).__name__}; expected a torch.nn.Module.")
+        what = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+        raise InvalidInput(f"model: got {what}; expected a torch.nn.Module.")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise InvalidInput(
+            "model: got a TorchScript module, which cannot be trained; expected the module it was made of."
+        )
     if device is None:
         return model
     try:

@@ -25,7 +25,7 @@ from fedstride.core.normalise import Normalised
 from fedstride.core.scores import Metric, computed, resolve
 from fedstride.engine import Task, processor
 from fedstride.training.guard import Guard
-from fedstride.training.history import COLUMNS
+from fedstride.training.history import COLUMNS, NOT_NUMBERS, OF_CLIENTS
 from fedstride.training.personal import check_tests
 from fedstride.training.probe import Probed, found_elsewhere, tests_of, try_out
 from fedstride.training.scales import look_at_scales
@@ -64,7 +64,7 @@ def algorithm_of(choice: str | Algorithm) -> Algorithm:
 
 
 def whole(name: str, value: Any, least: int = 1) -> int:
-    """The value as an int; numpy's and torch's whole numbers count, 3.0 and True do not."""
+    """Return the value as an int; accept whole numbers of numpy and torch, but not 3.0 or True."""
     try:
         number = -1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -77,10 +77,10 @@ def whole(name: str, value: Any, least: int = 1) -> int:
 def steps_of(
     local_steps: LocalSteps | None, epochs: float | None, batch_size: int | None, sizes: Sequence[int]
 ) -> Callable[[int, int], int]:
-    """A function (round, client) -> number of local steps."""
+    """Return a function (round, client) -> number of local steps."""
     if local_steps is not None and epochs is not None:
         raise InvalidInput(
-            f"local_steps={local_steps!r} and epochs={epochs!r} say the same thing twice; give one of them."
+            f"local_steps={local_steps!r} and epochs={epochs!r} both set the number of local steps; give one of them."
         )
     if local_steps is None:
         epochs = 1.0 if epochs is None else epochs
@@ -103,7 +103,8 @@ def steps_of(
     return lambda round, client: each[client]
 
 
-def weights_of(weights: str | Sequence[float], sizes: Sequence[int]) -> list[float]:
+def weights_of(weights: str | Sequence[float] | None, sizes: Sequence[int]) -> list[float]:
+    weights = "uniform" if weights is None else weights
     if isinstance(weights, str):
         known = {"uniform": [1.0] * len(sizes), "samples": [float(n) for n in sizes]}
         known["sample"] = known["samples"]
@@ -126,8 +127,8 @@ def metrics_of(metrics: Any, tested: bool) -> dict[str, Metric]:
     """Return the metrics by name, after checking that there is something to evaluate them on."""
     found = resolve(metrics)
     for name in found:
-        if name in COLUMNS:
-            raise InvalidInput(f"metrics: {name!r} is a column of every history already; choose another name.")
+        if name in (*COLUMNS, *OF_CLIENTS):
+            raise InvalidInput(f"metrics: {name!r} is a column of the history already; choose another name.")
     if found and not tested:
         raise InvalidInput(
             f"metrics: {', '.join(found)} without test=; metrics are evaluated on the test set. Give one."
@@ -142,15 +143,25 @@ def try_metrics(metrics: Mapping[str, Metric], probed: Probed) -> None:
             computed(metrics, probed.output, targets_of(probed.targets))
 
 
-def stop_of(stop: Any, metrics: Collection[str], tested: bool, callbacks: bool) -> None:
-    """Check that the metric of early stopping will be there."""
+def stop_of(stop: Any, metrics: Collection[str], tests: int, callbacks: bool) -> None:
+    """Check that the metric of early stopping will be there, and will be a number."""
     if stop is None:
         return
     if not isinstance(stop, EarlyStopping):
         raise InvalidInput(f"stop={stop!r} is invalid: expected fs.EarlyStopping(...), or None.")
-    known = ["train_loss", *(["test_loss", "test_accuracy", *metrics] if tested else [])]
-    if stop.metric in ("test_loss", "test_accuracy") and not tested:
+    known = [
+        "train_loss",
+        *(["test_loss", "test_accuracy", *metrics] if tests else []),
+        *(OF_CLIENTS if tests > 1 else ()),
+    ]
+    if stop.metric in ("test_loss", "test_accuracy") and not tests:
         raise InvalidInput(f"stop: metric={stop.metric!r} needs a test set; give test=, or use metric='train_loss'.")
+    if stop.metric in OF_CLIENTS and tests < 2:
+        raise InvalidInput(
+            f"stop: metric={stop.metric!r} needs a list of test sets, one for each client; give it as test=."
+        )
+    if stop.metric in NOT_NUMBERS:
+        raise InvalidInput(f"stop: metric={stop.metric!r} is not a number; {nearest(stop.metric, known)}")
     if stop.metric not in known and stop.metric not in COLUMNS and not callbacks:
         raise InvalidInput(f"stop: metric={stop.metric!r} does not exist; {nearest(stop.metric, known)}")
 
@@ -161,25 +172,25 @@ def normalise_of(normalise: Any, a: Algorithm, model: nn.Module) -> bool:
     if normalise and is_normalised(model):
         raise Refused(
             "normalise=True with a model that normalises its inputs already: the run.model of such a run. Use "
-            "normalise=False to train it further, or pass run.model.model to measure the inputs anew."
+            "normalise=False to train it further, or pass run.model.model to measure the inputs again."
         )
     if normalise and a.privacy is not None:
         raise Refused(
-            "normalise=True with Privacy: sums of raw inputs have no bound that noise could be measured by. Scale the inputs "
+            "normalise=True with Privacy: sums of raw inputs are unbounded, so no noise can hide a client. Scale the inputs "
             "by constants that are known beforehand, such as the range of each column."
         )
     return normalise
 
 
 def is_normalised(model: nn.Module) -> bool:
-    """Whether it scales its inputs itself, as the run.model of a run with normalise=True does."""
+    """Whether the model scales its inputs itself, like run.model after normalise=True."""
     return any(isinstance(m, Normalised) for m in model.modules())
 
 
 def fits(
     a: Algorithm, task: Task, options: LocalOptions, cohorts: Sampler, steps: Callable[[int, int], int], tested: bool
 ) -> None:
-    """Refuse what makes no sense for this algorithm with this model and data."""
+    """Refuse arguments that make no sense for this algorithm with this model and data."""
     _not_too_large(a, Replica(task.model).dtype, "algorithm")
     _not_too_large(options, Replica(task.model).dtype, "train")
     not_negative("train", weight_decay=options.weight_decay)
@@ -226,7 +237,7 @@ def fits(
 
 
 def _not_too_large(part: Any, dtype: torch.dtype, at: str) -> None:
-    """Refuse numbers that the model's type does not have."""
+    """Refuse numbers beyond the range of the model's type."""
     if is_dataclass(part):
         for field in fields(part):
             _not_too_large(getattr(part, field.name), dtype, f"{at}.{field.name}")
@@ -244,9 +255,7 @@ def _private(privacy: Privacy, task: Task, cohorts: Sampler) -> None:
             'Privacy with buffers="average": BatchNorm\'s statistics have no bound. Use buffers="frozen" or GroupNorm.'
         )
     if math.isinf(privacy.epsilon(cohorts, len(task.clients), task.rounds)):  # refuses what it cannot account for
-        raise Refused(
-            f"Privacy over {task.rounds} rounds: nothing would be left of it. Use fewer rounds, or more noise."
-        )
+        raise Refused(f"Privacy over {task.rounds} rounds: epsilon would be infinite. Use fewer rounds, or more noise.")
 
 
 def _batches_of_one(task: Task, steps: Callable[[int, int], int]) -> None:
@@ -299,7 +308,7 @@ def quorum(guard: Guard, cohorts: Sampler, private: bool) -> None:
         )
     if isinstance(most, int) and guard.least(most) > most:
         raise InvalidInput(
-            f"Guard: quorum={guard.quorum} is invalid with {most} clients a round: expected at most {most}."
+            f"Guard: quorum={guard.quorum} is invalid with {most} clients per round: expected at most {most}."
         )
 
 

@@ -1,6 +1,6 @@
 """Compressors of rows: TOP-k, random-k, and stochastic quantisation to 8 bits.
 
-Stich, Cordonnier, Jaggi. Sparsified SGD with memory. NeurIPS 2018 (004 lemma 14).
+Stich, Cordonnier, Jaggi. Sparsified SGD with memory. NeurIPS 2018 (FedLin lemma 14).
 Alistarh, Grubic, Li, Tomioka, Vojnovic. QSGD. NeurIPS 2017.
 Deviations: Quantize scales by the largest entry instead of the norm, which loses less at 8 bits.
 """

@@ -1,6 +1,6 @@
 """Send rows through a compressor, with or without error feedback.
 
-Mitra, Jaafar, Pappas, Hassani. Linear convergence in federated learning. NeurIPS 2021 (004 eq. 120 and 142).
+Mitra, Jaafar, Pappas, Hassani. Linear convergence in federated learning. NeurIPS 2021 (FedLin eq. 120 and 142).
 Deviations: none; with error feedback a sender's first message is not compressed.
 """
 
@@ -47,6 +47,6 @@ def send(
         return compressor.compress(V, sources), {}, [size] * len(V)
     first = past["sent"] == 0
     wanted = past["residual"] + V
-    sent = torch.where(first, V, compressor.compress(wanted, sources))  # 004 eq. (120)
+    sent = torch.where(first, V, compressor.compress(wanted, sources))  # FedLin eq. (120)
     now = {"residual": wanted - sent, "sent": torch.ones_like(past["sent"])}
     return sent, now, [plain_bytes(d, item) if new else size for new in first[:, 0].tolist()]

@@ -24,7 +24,7 @@ PRODUCTS = "products"
 
 @dataclass(frozen=True)
 class ExactLoRA:
-    """The weighted mean of the updates; what it misses of the products B_i A_i is added to the frozen weights W.
+    """The weighted mean of the updates; the part of the products B_i A_i that it misses is added to the frozen weights W.
 
     With the server rule fs.Average(), the next model has W + s B A equal to the mean of the clients' W + s B_i A_i. Other
     server rules move the factors on from there. Clients upload their factors only. They receive the frozen weights of all
@@ -49,7 +49,7 @@ class ExactLoRA:
         return _WithProducts(pairs=self.pairs)
 
     def corrected(self, stats: Vec, fields: State) -> Vec:
-        """Return the frozen weights, the last entries of stats, with what the mean of the factors misses; pops a field."""
+        """Return the frozen weights, the last entries of stats, plus the part of the products that the mean of the factors misses; removes a field."""
         products = torch.split(fields.pop(PRODUCTS), [pair.size for pair in self.pairs])
         after, starts = stats.clone(), self._starts(len(stats))
         for pair, product in zip(self.pairs, products, strict=True):

@@ -15,7 +15,9 @@ from fedstride.research.bench import show
 from tests.app.report.folders import Page
 
 EVIL = "</script><b>&"
-CHART = Chart("loss", EVIL, "", EVIL, {"data": [{"name": EVIL, "y": [1, 2]}], "layout": {"height": 280}})
+CHART = Chart(
+    "loss", EVIL, "", EVIL, {"data": [{"type": "scatter", "name": EVIL, "y": [1, 2]}], "layout": {"height": 280}}
+)
 WORDS = {"title": EVIL, "about": EVIL}
 
 
@@ -26,7 +28,7 @@ def test_the_policy_allows_the_scripts_of_the_page_and_no_others(tmp_path):
     digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in page.scripts[1:]]
     rules = dict(rule.split(None, 1) for rule in page.attributes("meta", "content")[0].split("; "))
     assert rules["default-src"] == "'none'"
-    assert rules["script-src"].split() == [f"'sha256-{digest}'" for digest in digests] and len(digests) == 2
+    assert rules["script-src"].split() == [f"'sha256-{digest}'" for digest in digests] and len(digests) == 3
     assert page.count["b"] == 0 and page.text("h1") == page.text("h2") == [EVIL], "no text becomes markup"
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import plotly.graph_objects as go
 import pytest
 
-from fedstride.app.report import charts, theme
+from fedstride.app.report import charts, client_charts, theme
 from fedstride.app.report.read import read
+from tests.app.report.figures import check
 from tests.app.report.folders import CLIENTS, comparison_folder, rows_of, run_folder
 
 
@@ -23,7 +23,7 @@ def test_figures_are_valid_and_curves_show_the_history(tmp_path, rows):
     shown = by_key(charts.of_run(read(run_folder(tmp_path, rows))))
     assert list(shown) == ["test_accuracy", "loss", "client_steps", "trials", "drift", "left_behind", "partition"]
     for chart in shown.values():
-        go.Figure(chart.figure)  # refuses what plotly does not know
+        check(chart.figure)
         assert chart.title and chart.note and chart.about
     for key, name in (("test_accuracy", "test_accuracy"), ("trials", "trials"), ("drift", "drift")):
         assert shown[key].figure["data"][0]["y"] == pytest.approx([row[name] for row in rows], rel=1e-5)
@@ -37,6 +37,18 @@ def test_the_bands_hold_the_quartiles(tmp_path, rows):
     for k, trace in enumerate((low, q25, median, q75, high)):
         assert trace["y"] == pytest.approx([row["client_steps"][k] for row in rows], rel=1e-5)
     assert high["fill"] == q75["fill"] == "tonexty"  # each down to the trace before it
+
+
+def test_the_best_round_has_a_dot(tmp_path):
+    rows = [{"round": t, "test_accuracy": a} for t, a in enumerate((0.2, 0.7, 0.5, 0.7, 0.6), 1)]
+    accuracy, best = by_key(charts.of_run(read(run_folder(tmp_path, rows))))["test_accuracy"].figure["data"]
+    assert best["y"] == [None, None, None, 0.7, None] and best["mode"] == "markers" and best["meta"] == accuracy["meta"]
+
+
+def test_positive_curves_can_have_a_logarithmic_scale(tmp_path, rows):
+    shown = by_key(charts.of_run(read(run_folder(tmp_path, rows))))
+    assert {key for key, chart in shown.items() if chart.positive} >= {"loss", "drift"}
+    assert not any(shown[key].positive for key in ("test_accuracy", "left_behind", "partition"))
 
 
 def test_without_quartiles_the_mean_step_is_shown(tmp_path, rows):
@@ -67,18 +79,27 @@ def test_narrow_charts_stand_in_pairs(tmp_path, rows):
 
 def test_clients_are_sorted_with_the_worst_first():
     chart = charts.left_behind(CLIENTS)
-    worst, others = chart.figure["data"]
-    assert worst["y"] + others["y"] == [0.2, 0.5, 0.75, 1.0]
-    assert [c for c, _ in worst["customdata"] + others["customdata"]] == [2, 0, 3, 1]
-    assert [n for _, n in worst["customdata"] + others["customdata"]] == [5, 6, 8, 9]
-    sizes = worst["marker"]["size"] + others["marker"]["size"]
+    (all_of_them,) = chart.figure["data"]
+    assert all_of_them["y"] == [0.2, 0.5, 0.75, 1.0]
+    assert all_of_them["customdata"] == [["2", 5], ["0", 6], ["3", 8], ["1", 9]]
+    sizes = all_of_them["marker"]["size"]
     assert sizes == sorted(sizes)
-    assert "Worst 20.0 %" in chart.note
+    assert "Worst 20.0 %" in chart.note and "No client is behind by more than chance explains" in chart.note
+
+
+def test_clients_are_left_behind_if_chance_does_not_explain_it():
+    accuracy = [0.9, 0.9, 0.9, 0.6, 0.7]
+    few, many = ({"sizes": [n] * 5, "accuracy": accuracy} for n in (10, 200))
+    assert client_charts.behind(few) == [] and client_charts.behind(many) == [3, 4]
+    late, others = charts.left_behind(many).figure["data"]
+    assert (late["name"], late["x"], late["y"]) == ("left behind", [1, 2], [0.6, 0.7]) and others["x"] == [3, 4, 5]
+    assert client_charts.behind({"sizes": [9] * 4, "loss": [0.1, 0.1, 0.2, 0.9]}) == [3]
+    assert client_charts.behind({"sizes": [10**6] * 3, "accuracy": [0.9, 0.9, 0.85]}) == []  # certain, but small
 
 
 def test_without_accuracy_clients_are_sorted_by_their_loss():
-    worst, others = charts.left_behind({**CLIENTS, "accuracy": None, "loss": [0.9, None, 1.5, 0.4]}).figure["data"]
-    assert worst["y"] + others["y"] == [1.5, 0.9, 0.4]
+    (everyone,) = charts.left_behind({**CLIENTS, "accuracy": None, "loss": [0.9, None, 1.5, 0.4]}).figure["data"]
+    assert everyone["y"] == [1.5, 0.9, 0.4]
     assert charts.left_behind({"sizes": [1, 2]}) is None
 
 
@@ -105,8 +126,6 @@ def test_many_classes_and_long_names_leave_room_for_the_picture():
 def test_a_comparison_has_a_thin_line_per_seed_and_a_thick_mean(tmp_path):
     runs = {name: [rows_of(name, seed=seed) for seed in (0, 1)] for name in ("fedavg", "fedsls")}
     shown = by_key(charts.of_comparison(read(comparison_folder(tmp_path, runs))))
-    for chart in shown.values():
-        go.Figure(chart.figure)
     traces = shown["test_accuracy"].figure["data"]
     assert [trace["meta"] for trace in traces] == ["0", "1", "mean 0", "2", "3", "mean 1"]
     assert [trace["line"]["width"] for trace in traces] == [1, 1, 2.5, 1, 1, 2.5]

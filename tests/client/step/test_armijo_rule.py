@@ -39,7 +39,7 @@ def test_the_step_is_the_largest_of_the_grid_that_decreases_enough(c, backtrack,
         assert state["eta"][i] == eta
         assert state["trials"][i] == trials
         bound = backtrack * min(2 * (1 - c) / float(oracle.H[i, 0]), lr_max)
-        assert float(eta) >= bound * (1 - 1e-12)  # 000 lemma 6
+        assert float(eta) >= bound * (1 - 1e-12)  # FedSLS lemma 6
 
 
 @pytest.mark.parametrize(("reset", "second"), [("keep", 0.5), ("max", 1.0), ("grow", 0.5 * 2**0.25)])

@@ -1,4 +1,4 @@
-"""Delta-SGD: the recursion of 001 alg. 1, with both kinds of second gradient."""
+"""Delta-SGD: the recursion of Delta-SGD alg. 1, with both kinds of second gradient."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_every_constant_rate_has_a_schedule(rule):
 def test_schedules():
     assert [fs.Exponential(0.998)(t, 500) for t in (0, 1, 499)] == pytest.approx([1, 0.998, 0.998**499])
     factors = [fs.Stepwise()(t, 100) for t in (0, 49, 50, 74, 75, 99)]
-    assert factors == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])  # 001: a tenth after 50 % and after 75 %
+    assert factors == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])  # Delta-SGD: a tenth after 50 % and after 75 %
 
 
 @pytest.mark.parametrize(("rho", "tau"), [(0.9, 3), (0.5, 1), (0.0, 4)])

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import plotly.graph_objects as go
-
 from fedstride.research.papers import EXPERIMENTS, Lab, experiment
 from fedstride.research.papers.page import drawn
+from tests.app.report.figures import check
 
 
 def outcome(monkeypatch, tmp_path, name, result, scale="small", seeds=1):
@@ -17,7 +16,7 @@ def outcome(monkeypatch, tmp_path, name, result, scale="small", seeds=1):
     monkeypatch.setattr(experiment, "complete", complete)
     found = EXPERIMENTS[name].measure(Lab(scale, seeds, tmp_path))
     for picture in found.pictures:
-        go.Figure(drawn(picture))  # refuses what plotly does not know
+        check(drawn(picture))
     return found
 
 

@@ -1,18 +1,24 @@
-"""The deep experiments of 003 and 000 on made-up results: the papers' own agree, their contraries differ."""
+"""The deep experiments of FedExP and FedSLS on made-up results: the papers' own agree, their contraries differ."""
 
 import json
 
 import pytest
 
 from fedstride.research.papers.experiment import AGREES, DIFFERS, IN_KIND, NOT_RUN
-from tests.research.papers import test_fedexp as of_003
-from tests.research.papers import test_fedsls as of_000
+from tests.research.papers import test_fedexp as of_fedexp
+from tests.research.papers import test_fedsls as of_fedsls
 from tests.research.papers.pretend import Pretended
 
 pytestmark = pytest.mark.slow
 
-TRUE = {**dict.fromkeys(of_003.MINE, of_003.as_in_003), **dict.fromkeys(of_000.MINE, of_000.as_in_000)}
-FALSE = {**dict.fromkeys(of_003.MINE, of_003.against_003), **dict.fromkeys(of_000.MINE, of_000.against_000)}
+TRUE = {
+    **dict.fromkeys(of_fedexp.MINE, of_fedexp.as_in_fedexp),
+    **dict.fromkeys(of_fedsls.MINE, of_fedsls.as_in_fedsls),
+}
+FALSE = {
+    **dict.fromkeys(of_fedexp.MINE, of_fedexp.against_fedexp),
+    **dict.fromkeys(of_fedsls.MINE, of_fedsls.against_fedsls),
+}
 
 
 @pytest.mark.parametrize("name", TRUE)
@@ -30,7 +36,7 @@ def test_the_contrary_differs(name, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("scale", ["small", "paper"])
-@pytest.mark.parametrize("paper", [of_003, of_000])
+@pytest.mark.parametrize("paper", [of_fedexp, of_fedsls])
 def test_a_name_belongs_to_one_configuration(scale, paper, monkeypatch, tmp_path):
     pretended = Pretended(monkeypatch, tmp_path, TRUE[paper.MINE[0]], scale, seeds=2)
     for name in paper.MINE:

@@ -1,4 +1,4 @@
-"""The experiments of 001 on made-up results: verdicts come out both ways, and the rates found on one task go everywhere."""
+"""The experiments of Delta-SGD on made-up results: verdicts come out both ways, and the rates found on one task go everywhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedstride.research.papers.page import drawn
 pytestmark = pytest.mark.slow
 
 OURS = delta_sgd.OURS
-NAMES = sorted(name for name in EXPERIMENTS if name.startswith("001-"))
+NAMES = sorted(name for name in EXPERIMENTS if name.startswith("delta-sgd-"))
 PART = {part: name for name, part in delta_sgd.RULES.items()}
 
 
@@ -29,7 +29,7 @@ def place(config):
 
 
 def table_of(config):
-    """The table of 001 that a run belongs to."""
+    """The table of Delta-SGD that a run belongs to."""
     algorithm = config["algorithm"]
     if "server" in algorithm:
         return delta_sgd_more.TABLE_4[place(config)]
@@ -39,7 +39,7 @@ def table_of(config):
     return delta_sgd_more.TABLE_3 if config["data"]["partition"] == "quantity" else delta_sgd.TABLE_1[place(config)]
 
 
-def as_in_001(config):
+def as_in_delta_sgd(config):
     """Per cent; in the search the second rate of each grid is the best."""
     step, name = config["algorithm"]["step"], optimiser(config)
     searched = place(config) == delta_sgd.TUNED and name in delta_sgd.GRID and "objective" not in config["algorithm"]
@@ -57,7 +57,7 @@ def flat(config, per_cent):
 def lab(monkeypatch, tmp_path):
     """A maker of labs whose cells are not run: what `per_cent` says is their accuracy. It keeps the cells asked for."""
 
-    def make(per_cent=as_in_001, scale="small", seeds=1):
+    def make(per_cent=as_in_delta_sgd, scale="small", seeds=1):
         asked = []
 
         def complete(cells, folder, tell, workers=None):
@@ -79,7 +79,16 @@ def verdicts(outcome):
 
 
 @pytest.mark.parametrize(
-    "name", ["001-table1", "001-figs1-3", "001-table2b", "001-table6", "001-table4", "001-table5", "001-B3"]
+    "name",
+    [
+        "delta-sgd-table1",
+        "delta-sgd-figs1-3",
+        "delta-sgd-table2b",
+        "delta-sgd-table6",
+        "delta-sgd-table4",
+        "delta-sgd-table5",
+        "delta-sgd-B3",
+    ],
 )
 def test_the_papers_own_figures_agree_with_the_paper(lab, name):
     small, paper = (EXPERIMENTS[name].measure(lab(scale=scale)[0]) for scale in ("small", "paper"))
@@ -87,15 +96,25 @@ def test_the_papers_own_figures_agree_with_the_paper(lab, name):
     assert set(verdicts(paper).values()) == {AGREES}, verdicts(paper)
 
 
-@pytest.mark.parametrize("name", ["001-table1", "001-table2b", "001-table6", "001-table4", "001-table5", "001-B3"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "delta-sgd-table1",
+        "delta-sgd-table2b",
+        "delta-sgd-table6",
+        "delta-sgd-table4",
+        "delta-sgd-table5",
+        "delta-sgd-B3",
+    ],
+)
 def test_a_poor_delta_sgd_differs(lab, name):
-    found = verdicts(EXPERIMENTS[name].measure(lab(lambda c: as_in_001(c) - 20 * (optimiser(c) == OURS))[0]))
+    found = verdicts(EXPERIMENTS[name].measure(lab(lambda c: as_in_delta_sgd(c) - 20 * (optimiser(c) == OURS))[0]))
     places = [verdict for what, verdict in found.items() if "place" in what or "Delta-SGD" in what]
     assert places and set(places) == {DIFFERS}, found
 
 
 def test_a_table_without_any_difference_differs_from_figures_1_to_3(lab):
-    found = verdicts(EXPERIMENTS["001-figs1-3"].measure(lab(lambda config: 50.0)[0]))
+    found = verdicts(EXPERIMENTS["delta-sgd-figs1-3"].measure(lab(lambda config: 50.0)[0]))
     assert sorted(found.values()) == [DIFFERS] * 4 + [IN_KIND], found  # none is farther from the best than Delta-SGD
 
 
@@ -103,7 +122,7 @@ def test_help_for_all_differs(lab):
     def helped(config):
         return delta_sgd.TABLE_1[place(config)][optimiser(config)] + 5 * ("objective" in config["algorithm"])
 
-    for name in ("001-table2b", "001-table5"):
+    for name in ("delta-sgd-table2b", "delta-sgd-table5"):
         (verdict,) = [
             v for what, v in verdicts(EXPERIMENTS[name].measure(lab(helped)[0])).items() if "points by" in what
         ]
@@ -116,11 +135,11 @@ def test_the_effect_of_delta_and_of_epochs_is_measured(lab, gain, verdict):
         delta = config["algorithm"]["step"].get("delta", 0.1)
         return 40 + gain * (delta == 1.0) + gain * ((config["training"]["epochs"] or 1) - 1) / 2
 
-    assert set(verdicts(EXPERIMENTS["001-B1"].measure(lab(better)[0])).values()) == {verdict}
-    found = verdicts(EXPERIMENTS["001-B2"].measure(lab(better)[0]))
+    assert set(verdicts(EXPERIMENTS["delta-sgd-B1"].measure(lab(better)[0])).values()) == {verdict}
+    found = verdicts(EXPERIMENTS["delta-sgd-B2"].measure(lab(better)[0]))
     assert {v for what, v in found.items() if "marginal" in what} == {verdict}
     assert {v for what, v in found.items() if "faster" in what} == {IN_KIND}
-    slower = verdicts(EXPERIMENTS["001-B2"].measure(lab(lambda c: 50 - better(c))[0]))
+    slower = verdicts(EXPERIMENTS["delta-sgd-B2"].measure(lab(lambda c: 50 - better(c))[0]))
     assert {v for what, v in slower.items() if "faster" in what} == {DIFFERS}
 
 
@@ -131,7 +150,7 @@ def test_deviation_over_three_seeds(lab, steady, verdict):
         return delta_sgd_more.TABLE_7[place(config)][0][optimiser(config)] + swing * (config["training"]["seed"] - 1)
 
     here, asked = lab(shaken)
-    outcome = EXPERIMENTS["001-B7"].measure(here)
+    outcome = EXPERIMENTS["delta-sgd-B7"].measure(here)
     found = verdicts(outcome)
     assert {v for what, v in found.items() if "deviation" in what} == {verdict}
     assert {v for what, v in found.items() if "deviation" not in what} == {IN_KIND}
@@ -200,5 +219,5 @@ def test_conditions_that_never_bind_differ(monkeypatch, tmp_path, second):
     chunk = {"round": 0, "first": [[0.1, 0.9]] * 3 + [[0.2, 0.1]], "second": [[second] * 2] * 4}
     monkeypatch.setattr(delta_sgd_step, "about", lambda lab: {})
     monkeypatch.setattr(experiment, "complete", lambda cells, *rest: {cells[0].name: {"chunks": [chunk]}})
-    found = list(verdicts(EXPERIMENTS["001-fig7"].measure(Lab("small", 1, tmp_path))).values())
+    found = list(verdicts(EXPERIMENTS["delta-sgd-fig7"].measure(Lab("small", 1, tmp_path))).values())
     assert found == ([IN_KIND] * 3 if second < 1 else [DIFFERS] * 3)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-import plotly.graph_objects as go
 import pytest
 
-from fedstride import InvalidInput
+from fedstride import FedstrideWarning, InvalidInput
 from fedstride.app.sweep import Cell
 from fedstride.research.papers import EXPERIMENTS, Experiment, Lab, experiment, select
 from fedstride.research.papers.experiment import AGREES, DIFFERS, IN_KIND, curves
+from tests.app.report.figures import check
 
 pytestmark = pytest.mark.slow
 
@@ -24,26 +24,32 @@ def square(n):
 
 @pytest.fixture
 def three(monkeypatch):
-    known = {name: Experiment(name, name, None) for name in ("003-b", "000-a", "003-a")}
+    known = {name: Experiment(name, name, None) for name in ("fedexp-b", "fedsls-a", "fedexp-a")}
     monkeypatch.setattr(experiment, "EXPERIMENTS", known)
 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("000-a", ["000-a"]), ("003", ["003-a", "003-b"]), ("all", ["000-a", "003-a", "003-b"])],
+    [("fedsls-a", ["fedsls-a"]), ("fedexp", ["fedexp-a", "fedexp-b"]), ("all", ["fedexp-a", "fedexp-b", "fedsls-a"])],
 )
 def test_select(three, name, expected):
     assert [e.name for e in select(name)] == expected
 
 
-@pytest.mark.parametrize("name", ["00", "003-", "004", ""])
+@pytest.mark.parametrize(("old", "new"), [("000-a", "fedsls-a"), ("003", "fedexp")])
+def test_the_number_of_a_paper_works_for_one_more_release(three, old, new):
+    with pytest.warns(FedstrideWarning, match=f"^{old} is now {new}; "):
+        assert select(old) == select(new)
+
+
+@pytest.mark.parametrize("name", ["00", "fedexp-", "fedlin", ""])
 def test_an_unknown_name_is_refused(three, name):
     with pytest.raises(InvalidInput, match="is not an experiment"):
         select(name)
 
 
 def test_every_experiment_is_of_a_paper():
-    assert {name[:3] for name in EXPERIMENTS} >= {"000", "003", "004"}
+    assert {name.rpartition("-")[0] for name in EXPERIMENTS} >= {"fedsls", "delta-sgd", "fedexp", "fedlin"}
     assert all(e.name == name and e.title for name, e in EXPERIMENTS.items())
 
 
@@ -74,9 +80,21 @@ def test_a_lab_runs_what_is_missing_and_counts_the_hours_of_all(tmp_path):
     assert calls == [2, 3, 2], "another scale has cells of its own"
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("003-fig1 2", "fedexp-fig1 2"), ("003 mnist 2", "fedexp mnist 2"), ("000-" + 60 * "a b", "fedsls-" + 60 * "a b")],
+)
+def test_results_saved_under_the_number_of_a_paper_are_found(tmp_path, old, new):
+    calls.clear()
+    Lab("small", 1, tmp_path).run([Cell(old, square, {"n": 2})])
+    assert Lab("small", 1, tmp_path).run([Cell(new, square, {"n": 2})]) == {new: {"square": 4}}
+    assert calls == [2]
+
+
 @pytest.mark.parametrize("values", [[1.0, None, 1e-30], [3.0, 2.0, 1.0], [0.0, 0.0], []])
 def test_curves_are_figures(values):
     picture = curves("title", "note", {"a": (range(len(values)), values)}, y="F", log=True)
-    figure = go.Figure(picture.figure)
-    assert figure.layout.yaxis.type == "log" and figure.layout.yaxis.title.text == "F"
-    assert list(figure.data[0].y) == values
+    check(picture.figure)
+    assert picture.figure["layout"]["yaxis"]["type"] == "log"
+    assert picture.figure["layout"]["yaxis"]["title"]["text"] == "F"
+    assert picture.figure["data"][0]["y"] == values

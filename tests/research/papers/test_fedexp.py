@@ -1,4 +1,4 @@
-"""The experiments of 003 on made-up results: verdicts come out both ways, and every cell is one that can be run."""
+"""The experiments of FedExP on made-up results: verdicts come out both ways, and every cell is one that can be run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,18 @@ from tests.research.papers.pretend import Pretended, learned
 
 pytestmark = pytest.mark.slow
 
-MINE = ["003-table1", "003-fig1", "003-fig6", "003-fig7", "003-table4", "003-AppF", "003-scaffold-exp"]
+MINE = [
+    "fedexp-table1",
+    "fedexp-fig1",
+    "fedexp-fig6",
+    "fedexp-fig7",
+    "fedexp-table4",
+    "fedexp-AppF",
+    "fedexp-scaffold-exp",
+]
 
 
-def as_in_003(config):
+def as_in_fedexp(config):
     """Larger eps: less accurate on CIFAR-10; rates below 0.1 and server steps off 1: less accurate everywhere."""
     algorithm, task = config["algorithm"], config["task"]
     name, eps = algorithm["name"], algorithm.get("eps", 1e-3)
@@ -27,7 +35,7 @@ def as_in_003(config):
     return learned(config, final - off, pace, step=lambda t: 1 + 3 * (t % 2) * (name == "fedexp"), train=loss)
 
 
-def against_003(config):
+def against_fedexp(config):
     """Every rival learns at once, FedExP and what extrapolates do not; larger eps helps; a small client step is best."""
     algorithm = config["algorithm"]
     name, eps, lr = algorithm["name"], algorithm.get("eps", 1e-3), algorithm.get("lr", 0.1)
@@ -41,7 +49,7 @@ def against_003(config):
 
 
 def test_small_scale_is_small(monkeypatch, tmp_path):
-    pretended = Pretended(monkeypatch, tmp_path, as_in_003)
+    pretended = Pretended(monkeypatch, tmp_path, as_in_fedexp)
     for name in MINE:
         pretended.verdicts(name)
     tasks = [cell.arguments["config"]["task"] for cell in {c.name: c for c in pretended.cells}.values()]
@@ -70,7 +78,7 @@ def test_a_run_without_success_counts_more_rounds_than_it_had(monkeypatch, tmp_p
 def test_a_diverged_run_loses(monkeypatch, tmp_path):
     def result(config):
         broken = config["algorithm"]["name"] == "fedexp"
-        return as_in_003(config) | ({"diverged": 3} if broken else {})
+        return as_in_fedexp(config) | ({"diverged": 3} if broken else {})
 
-    outcome = EXPERIMENTS["003-AppF"].measure(Pretended(monkeypatch, tmp_path, result).lab)
+    outcome = EXPERIMENTS["fedexp-AppF"].measure(Pretended(monkeypatch, tmp_path, result).lab)
     assert outcome.figures["accuracy"]["fedexp"] == 0

@@ -31,7 +31,12 @@ def noisy(work, arguments, power=1):
     return {"square": [100 * 0.9**t + 7 * arguments["variance"] ** power for t in range(401)]}
 
 
-GOOD = {"004-K": (sparse, AGREES), "004-J": (split, AGREES), "004-E": (round_map, AGREES), "004-L": (noisy, IN_KIND)}
+GOOD = {
+    "fedlin-K": (sparse, AGREES),
+    "fedlin-J": (split, AGREES),
+    "fedlin-E": (round_map, AGREES),
+    "fedlin-L": (noisy, IN_KIND),
+}
 
 
 @pytest.fixture
@@ -49,15 +54,15 @@ def test_results_as_in_the_paper_agree(judged, name, scale):
 @pytest.mark.parametrize(
     ("name", "result", "differing"),
     [
-        ("004-K", lambda w, a: sparse(w, a, floor=0.0), 4),  # clients without a floor
-        ("004-K", lambda w, a: sparse(w, a | {"where": "up"}), 5),  # a floor at the server, too
-        ("004-J", lambda w, a: split(w, a, above=0.99), 2),  # odd e converge
-        ("004-J", lambda w, a: split(w, a | {"e": 1}), 2),  # even e diverge
-        ("004-E", lambda w, a: round_map(w, a, long=0.9), 1),  # long steps are stable
-        ("004-E", lambda w, a: round_map(w, a) | {"second": 0.1, "wrong": 1.0}, 2),
-        ("004-L", lambda w, a: noisy(w, a, power=0), 5),  # a floor whatever the noise
+        ("fedlin-K", lambda w, a: sparse(w, a, floor=0.0), 4),  # clients without a floor
+        ("fedlin-K", lambda w, a: sparse(w, a | {"where": "up"}), 5),  # a floor at the server, too
+        ("fedlin-J", lambda w, a: split(w, a, above=0.99), 2),  # odd e converge
+        ("fedlin-J", lambda w, a: split(w, a | {"e": 1}), 2),  # even e diverge
+        ("fedlin-E", lambda w, a: round_map(w, a, long=0.9), 1),  # long steps are stable
+        ("fedlin-E", lambda w, a: round_map(w, a) | {"second": 0.1, "wrong": 1.0}, 2),
+        ("fedlin-L", lambda w, a: noisy(w, a, power=0), 5),  # a floor whatever the noise
         (
-            "004-L",
+            "fedlin-L",
             lambda w, a: noisy(w, a, power=-1) if a["variance"] else noisy(w, a),
             3,
         ),  # a floor that falls with it

@@ -1,4 +1,4 @@
-"""The experiments of 000 on made-up results: verdicts come out both ways, and every cell is one that can be run."""
+"""The experiments of FedSLS on made-up results: verdicts come out both ways, and every cell is one that can be run."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tests.research.papers.pretend import Pretended, learned
 
 pytestmark = pytest.mark.slow
 
-MINE = ["000-table1", "000-table2", "000-fig4", "000-fig5"]
+MINE = ["fedsls-table1", "fedsls-table2", "fedsls-fig4", "fedsls-fig5"]
 PLACE = {"cifar10": "cifar10", "mnist_writers": "femnist", "shakespeare": "shakespeare"}
 
 
-def as_in_000(config):
+def as_in_fedsls(config):
     algorithm, place = config["algorithm"], PLACE[config["task"]]
     name, c = algorithm["name"], algorithm.get("c", 0.1)
     if name == "fedadam":
@@ -23,7 +23,7 @@ def as_in_000(config):
     return learned(config, fedsls.TABLE_2[place][i] - 10 * c, 1, trials=trials, train=fedsls.TABLE_1[place][i])
 
 
-def against_000(config):
+def against_fedsls(config):
     """The other way round: line search is worst, FedAdam is best, trials grow, and c helps."""
     algorithm = config["algorithm"]
     name, c = algorithm["name"], algorithm.get("c", 0.1)
@@ -32,8 +32,8 @@ def against_000(config):
 
 
 def test_a_line_search_is_not_clipped_and_has_no_rate(monkeypatch, tmp_path):
-    pretended = Pretended(monkeypatch, tmp_path, as_in_000)
-    pretended.verdicts("000-table1")
+    pretended = Pretended(monkeypatch, tmp_path, as_in_fedsls)
+    pretended.verdicts("fedsls-table1")
     searches = [c.arguments["config"] for c in pretended.cells if "sls" in c.name]
     assert searches
     assert all(s["training"]["clip_norm"] is None and set(s["algorithm"]) <= {"name", "c"} for s in searches)

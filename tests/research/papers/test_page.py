@@ -9,7 +9,7 @@ import pytest
 
 from fedstride import InvalidInput
 from fedstride.app.report import theme
-from fedstride.research.papers import Claim, Experiment, Findings, Lab, page
+from fedstride.research.papers import Claim, Experiment, Lab, Outcome, page
 from fedstride.research.papers.experiment import AGREES, DIFFERS, NOT_RUN, curves
 
 pytestmark = pytest.mark.slow
@@ -25,8 +25,8 @@ CLAIMS = [
 def written(tmp_path):
     """The paths of a record and a page with an infinity and a NaN in them."""
     picture = curves("F", "note", {"a": ([0, 1], [1.0, float("inf")]), "b": ([0, 1], [1.0, 2.0])})
-    outcome = Findings(CLAIMS, [picture], {"F": [float("nan"), 1.0]}, {"rounds": 50})
-    found = page.record(Experiment("000-x", "A title", None), Lab("small", 2, tmp_path), outcome)
+    outcome = Outcome(CLAIMS, [picture], {"F": [float("nan"), 1.0]}, {"rounds": 50})
+    found = page.record(Experiment("fedsls-x", "A title", None), Lab("small", 2, tmp_path), outcome)
     return page.write(found, outcome.pictures, tmp_path)
 
 
@@ -35,8 +35,8 @@ def test_a_record_is_strict_json_and_tells_how_it_was_made(written):
         raise AssertionError(constant)
 
     found = json.loads(written[0].read_text(), parse_constant=refuse)
-    assert (found["name"], found["scale"], found["seeds"], found["hours"]) == ("000-x", "small", 2, 0)
-    assert found["command"] == "fedstride reproduce 000-x --scale small --seeds 2"
+    assert (found["name"], found["scale"], found["seeds"], found["hours"]) == ("fedsls-x", "small", 2, 0)
+    assert found["command"] == "fedstride reproduce fedsls-x --scale small --seeds 2"
     assert found["figures"] == {"F": [None, 1.0]} and found["settings"] == {"rounds": 50}
     assert [claim["verdict"] for claim in found["claims"]] == [AGREES, DIFFERS, NOT_RUN]
     assert {"cores", "torch"} < set(found["machine"]) and "commit" in found
@@ -58,7 +58,13 @@ def test_markdown_holds_every_claim(written):
     lines = page.markdown(page.read(written[0].parent)).splitlines()
     assert len(lines) == 2 + len(CLAIMS)
     assert "\\|w\\|" in lines[3] and "**differs**" in lines[3] and "**" not in lines[2] + lines[4]
-    assert all(line.startswith("| 000-x (FedSLS) | small |") for line in lines[2:])
+    assert all(line.startswith("| fedsls-x | small |") for line in lines[2:])
+
+
+def test_a_record_saved_under_the_number_of_its_paper_is_shown_by_name(written):
+    old = json.loads(written[0].read_text()) | {"name": "003-fig1"}
+    written[0].write_text(json.dumps(old))
+    assert [found["name"] for found in page.read(written[0].parent)] == ["fedexp-fig1"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "{", None])

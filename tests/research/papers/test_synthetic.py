@@ -16,7 +16,7 @@ BEST = {name: [10**log for log in logs] for name, logs in synthetic.TABLE_3.item
 BEST["fedprox"] = BEST["fedavg"]
 
 
-def as_in_003(work, arguments, slow=1.0, best=BEST):
+def as_in_fedexp(work, arguments, slow=1.0, best=BEST):
     """A loss that falls at the notebook's pace, and more slowly away from the best steps; eta_l = 1 diverges."""
     recipe, options, rounds = arguments["recipe"], arguments["options"], arguments["rounds"]
     if options["lr"] >= 1:
@@ -31,18 +31,18 @@ def as_in_003(work, arguments, slow=1.0, best=BEST):
 
 @pytest.fixture
 def judged(monkeypatch, tmp_path):
-    return lambda result, **more: outcome(monkeypatch, tmp_path, "003-synthetic", result, **more)
+    return lambda result, **more: outcome(monkeypatch, tmp_path, "fedexp-synthetic", result, **more)
 
 
 @pytest.mark.parametrize(("scale", "good"), [("small", IN_KIND), ("paper", AGREES)])
 def test_results_as_in_the_paper_agree(judged, scale, good):
-    found = judged(as_in_003, scale=scale, seeds=2)
+    found = judged(as_in_fedexp, scale=scale, seeds=2)
     assert set(verdicts(found)) == {good}
     assert found.figures["best"][1]["fedavg"] == {"lr": 0.1, "server_lr": 10.0}
 
 
 def test_a_slow_fedexp_differs(judged):
-    claims = judged(lambda w, a: as_in_003(w, a, slow=100.0), scale="paper").claims
+    claims = judged(lambda w, a: as_in_fedexp(w, a, slow=100.0), scale="paper").claims
     assert {c.what for c in claims if c.verdict == DIFFERS} == {
         *(f"loss after {t} rounds" for t in (50, 200, 2000)),
         *(f"loss of FedExP after {t} rounds, within 100 times" for t in (50, 200)),
@@ -50,12 +50,12 @@ def test_a_slow_fedexp_differs(judged):
 
 
 def test_other_best_steps_differ(judged):
-    claims = judged(lambda w, a: as_in_003(w, a, best=BEST | {"scaffold": [0.01, 1.0]})).claims
+    claims = judged(lambda w, a: as_in_fedexp(w, a, best=BEST | {"scaffold": [0.01, 1.0]})).claims
     assert [c.ours for c in claims if c.verdict == DIFFERS] == ["eta_l = 10^-2, eta_g = 10^0"]
 
 
 def test_constant_steps_differ(judged):
-    claims = judged(lambda w, a: as_in_003(w, a) | {"server_step": [5.0] * a["rounds"]}).claims
+    claims = judged(lambda w, a: as_in_fedexp(w, a) | {"server_step": [5.0] * a["rounds"]}).claims
     assert [c.what for c in claims if c.verdict == DIFFERS] == ["eta_g of FedExP above the best constant one of FedAvg"]
 
 

@@ -2,28 +2,65 @@
 
 from __future__ import annotations
 
-import inspect
-import json
+from importlib import import_module
 from typing import Annotated
 
+import click
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
+from typer.core import TyperGroup
 
 import fedstride
-from fedstride.algorithm.recipes import RECIPES
-from fedstride.algorithm.registry import summary
-from fedstride.app.cli.bench import app as bench
-from fedstride.app.cli.common import Json
-from fedstride.app.cli.data import app as data
-from fedstride.app.cli.deploy import app as deploy
-from fedstride.app.cli.diagnose import diagnose
-from fedstride.app.cli.reproduce import reproduce
-from fedstride.app.cli.run import compare, report, run
-from fedstride.app.cli.verify import verify
 
-app = typer.Typer(name="fedstride", no_args_is_help=True, add_completion=False)
+COMMANDS = {  # name: (module, first line of its help)
+    "run": ("run", "Train a model on federated data; write model, history, configuration and report to a folder."),
+    "compare": (
+        "run",
+        "Compare algorithms on the same data and seeds in a table and a report. Existing runs are kept.",
+    ),
+    "report": ("run", "Rewrite the report of a run or comparison."),
+    "diagnose": (
+        "diagnose",
+        "Explain why a run is slow or stuck, suggest what to try, and write diagnosis.html to its folder.",
+    ),
+    "data": ("data", "List, download and describe data sets."),
+    "algorithms": ("algorithms", "List the algorithms and their arguments."),
+    "verify": ("verify", "Check the laws of the papers: compare each measured figure with its bound."),
+    "reproduce": ("reproduce", "Reproduce an experiment of a paper and compare the figures."),
+    "bench": ("bench", "Run benchmarks on this machine; every figure is a ratio within one run."),
+    "deploy": ("deploy", "Deploy with Flower: certificates, keys, start scripts, app and README."),
+}
+
+
+class Commands(TyperGroup):
+    """Imports a command when it is used: most of them need PyTorch, which takes two seconds to start."""
+
+    listing = False
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        place, summary = COMMANDS[name]
+        if self.listing:
+            return click.Command(name, help=summary)
+        module = import_module(f"fedstride.app.cli.{place}")
+        several = hasattr(module, "app")  # a group of commands
+        chosen = module.app if several else typer.Typer(add_completion=False)
+        if not several:
+            chosen.command(name)(getattr(module, name))
+        found = typer.main.get_command(chosen)
+        found.name = name
+        return found
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.listing = True
+        super().format_help(ctx, formatter)
+        self.listing = False
+
+
+app = typer.Typer(name="fedstride", no_args_is_help=True, add_completion=False, cls=Commands)
 
 
 def _print_version(wanted: bool) -> None:
@@ -39,33 +76,3 @@ def main(
     ] = False,
 ) -> None:
     """Federated learning that finds its own step sizes."""
-
-
-for command in (run, compare, report, diagnose):
-    app.command()(command)
-app.add_typer(data, name="data")
-
-
-@app.command()
-def algorithms(as_json: Json = False) -> None:
-    """List the algorithms and their arguments."""
-    arguments = {
-        name: {p.name: p.default for p in inspect.signature(make).parameters.values()} for name, make in RECIPES.items()
-    }
-    if as_json:
-        rows = [{"name": n, "what": summary(make), "arguments": arguments[n]} for n, make in RECIPES.items()]
-        typer.echo(json.dumps(rows, indent=2))
-        return
-    table = Table(box=box.SIMPLE_HEAD, show_lines=False, pad_edge=False)
-    table.add_column("name", no_wrap=True, style="bold")
-    table.add_column("description", ratio=1)
-    table.add_column("arguments", ratio=1, style="cyan")
-    for name, make in RECIPES.items():
-        table.add_row(name, summary(make), ", ".join(f"{k}={v!r}" for k, v in arguments[name].items()))
-    Console().print(table)
-
-
-app.command()(verify)
-app.command()(reproduce)
-app.add_typer(bench, name="bench")
-app.add_typer(deploy, name="deploy")

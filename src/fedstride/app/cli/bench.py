@@ -166,9 +166,9 @@ def parity(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown instead of tables.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Check that all engines train the same model: torchrun, Flower simulation and Flower deployment.
+    r"""Check that all engines train the same model: torchrun, Flower simulation and Flower deployment.
 
-    The exit code is 1 if a model differs by more than its tolerance. Flower needs pip install 'fedstride[flower]'.
+    The exit code is 1 if a model differs by more than its tolerance. Flower needs: pip install 'fedstride\[flower]'.
     """
     from fedstride.algorithm.recipes import RECIPES
     from fedstride.research.bench import parity as bench

@@ -25,9 +25,13 @@ def errors_without_traceback() -> Iterator[None]:
     def say(kind: str, message: object, style: str) -> None:
         Console(stderr=True).print(f"{kind}: {message}", style=style, markup=False, highlight=False, soft_wrap=True)
 
+    said: set[str] = set()
+
     def warn(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, FedstrideWarning):
-            say("Warning", message, "yellow")
+            if str(message) not in said:  # each run of a comparison reads the data
+                say("Warning", message, "yellow")
+            said.add(str(message))
         else:
             usual(message, category, *where, **more)
 
@@ -37,12 +41,21 @@ def errors_without_traceback() -> Iterator[None]:
             yield
     except FedstrideError as error:
         say("Error", error, "red")
+        for note in getattr(error, "__notes__", ()):
+            typer.echo(note, err=True)
         raise typer.Exit(1 if isinstance(error, GivenUp | Unsaved) else 2) from error
     except OSError as error:  # for example an unreadable folder or a file name that is too long
         say("Error", error, "red")
         raise typer.Exit(2) from error
     finally:
         warnings.showwarning = usual
+
+
+def speak(text: str) -> None:
+    """Print sentences, wrapped at words on a terminal; lines with paths and commands stay in one piece, to be copied."""
+    console = Console(highlight=False)
+    for line in text.splitlines():
+        console.print(line, markup=False, soft_wrap=not console.is_terminal or line.startswith(("report:", "Next:")))
 
 
 def wide_console() -> Console:

@@ -29,8 +29,8 @@ def reproduce(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="Id of an experiment, such as 003-synthetic (FedExP); the number of a paper (000 FedSLS, 001 Delta-SGD, "
-            "003 FedExP, 004 FedLin) for all of its experiments; or `all`. Lists the experiments if omitted."
+            help="Name of an experiment, such as fedexp-synthetic; a paper (fedsls, delta-sgd, fedexp or fedlin) for all of its "
+            "experiments; or `all`. Lists the experiments if omitted."
         ),
     ] = None,
     scale: Annotated[str, typer.Option(help="`small`: minutes on two cores; `paper`: the paper's own size.")] = "small",
@@ -80,8 +80,8 @@ def _list(as_json: bool) -> None:
         table.add_row(experiment.name, experiment.title)
     wide_console().print(table)
     typer.echo(
-        "Run one with `fedstride reproduce NAME`, all of a paper by its number "
-        "(000 FedSLS, 001 Delta-SGD, 003 FedExP, 004 FedLin), or `all`."
+        "Run one with `fedstride reproduce NAME`, all of a paper by its name "
+        "(fedsls, delta-sgd, fedexp or fedlin), or `all`."
     )
 
 

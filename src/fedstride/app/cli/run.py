@@ -3,34 +3,54 @@
 from __future__ import annotations
 
 import json
-import signal
+import re
 import sys
-from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
 
 from fedstride.algorithm.text import parse_algorithm, parse_setting, split
-from fedstride.app.cli.common import errors_without_traceback
-from fedstride.app.config import Config, resolve, to_toml
+from fedstride.app.cli.common import errors_without_traceback, speak
+from fedstride.app.cli.train import Display, train_in
 from fedstride.app.presets import TASKS
-from fedstride.app.progress import Stopped, stop_after_round
-from fedstride.app.results import folder_name
-from fedstride.app.summary import table_of
-from fedstride.core.errors import Ended, GivenUp, InvalidInput
+from fedstride.core.errors import GivenUp, InvalidInput
 from fedstride.core.files import replace_file
-from fedstride.engine.torchrun import Torchrun, launched
-from fedstride.engine.torchrun.process_group import LEADER, Link
-from fedstride.training.history import Row
-from fedstride.training.personal_report import personal_report
-from fedstride.training.progress import line, shown
 
-Task = Annotated[str, typer.Argument(help=f"One of {', '.join(TASKS)}.")]
+if TYPE_CHECKING:
+    from fedstride.app.resume import Request
+    from fedstride.training.history import Row
+
+RUNS = Path("runs")
+Task = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="DATA",
+        help="Your data (CSV, Parquet or LIBSVM file, LEAF folder, hf:NAME), or an example: " + ", ".join(TASKS) + ".",
+        show_default=False,
+    ),
+]
+Label = Annotated[str | None, typer.Option(metavar="COLUMN", help="Column to predict. Default: label.")]
+Client = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="Column that names the client of each row, such as a hospital.")
+]
+Function = Annotated[
+    str | None,
+    typer.Option("--data", metavar="MODULE:FUNCTION", help="Function that returns clients, or clients and a test set."),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="softmax, mlp, small_cnn, mcmahan_cnn, resnet18, char_lstm or char_mlp; or MODULE:FUNCTION of your own, "
+        "which may take shape and classes.",
+    ),
+]
+Device = Annotated[str | None, typer.Option(help="Device of the model, such as cuda.")]
 Rounds = Annotated[int | None, typer.Option(min=1, help="Number of communication rounds.")]
 File = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="TOML file with settings.")]
 Settings = Annotated[
@@ -41,18 +61,31 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the resul
 
 
 def run(
-    task: Task = "digits",
+    task: Task = None,
+    label: Label = None,
+    client: Client = None,
+    data: Function = None,
+    model: Model = None,
     algorithm: Annotated[
         str | None, typer.Option(help="Name from `fedstride algorithms`, or NAME(key=value,...).")
     ] = None,
     rounds: Rounds = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of training and initial weights.")] = None,
+    device: Device = None,
+    logger: Annotated[
+        list[str], typer.Option(metavar="NAME", help="Also log to wandb, mlflow or tensorboard; may be repeated.")
+    ] = [],  # noqa: B006 (typer reads it)
     config: File = None,
-    settings: Settings = [],  # noqa: B006 (typer reads it)
+    settings: Settings = [],  # noqa: B006
     out: Out = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue from the folder's checkpoint.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in --out, or the newest unfinished one under runs/.")
+    ] = False,
     alone: Annotated[
         bool,
-        typer.Option("--alone", help="Also train every client alone; the report says who gains by the federation."),
+        typer.Option(
+            "--alone", help="Also train every client alone; the report shows which clients gain from the federation."
+        ),
     ] = False,
     quiet: Quiet = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print only one JSON line per round.")] = False,
@@ -61,20 +94,36 @@ def run(
     ] = False,
 ) -> None:
     """Train a model on federated data; write model, history, configuration and report to a folder."""
+    from fedstride.app.config import to_toml
+    from fedstride.app.resume import newest_unfinished
+    from fedstride.engine.torchrun import launched
+
     with errors_without_traceback():
-        chosen = _resolve(task, config, settings, rounds, algorithm)
+        given = Options(task, label, client, data, model, rounds, device, config, settings)
+        seeds = {} if seed is None else {"training.seed": seed, "model.seed": seed}
+        request = given.request(algorithm, seeds)
         if print_config:
-            typer.echo(to_toml(chosen, meanings=True), nl=False)
+            typer.echo(to_toml(request.config(), meanings=True), nl=False)
             return
-        folder = out or _new_folder(f"{chosen.task}-{chosen.algorithm['name']}")
-        mode = "json" if as_json else "quiet" if quiet else "live"
-        finished = _one(chosen, folder, resume, mode, alone=alone)
+        if out is None and resume:
+            if launched():
+                raise InvalidInput("--resume under torchrun: name the folder of the run with --out.")
+            out = newest_unfinished(RUNS, request)
+        if out is None:
+            chosen = request.config()
+            out = _new_folder(f"{chosen.task}-{chosen.algorithm['name']}")
+        display = Display("json" if as_json else "quiet" if quiet else "live", loggers=logger)
+        finished = train_in(out, request, display, resume, alone)
         if finished and not as_json:
-            typer.echo(f"{finished}\nreport: {folder / 'report.html'}")
+            speak(finished)
 
 
 def compare(
-    task: Task = "digits",
+    task: Task = None,
+    label: Label = None,
+    client: Client = None,
+    data: Function = None,
+    model: Model = None,
     algorithms: Annotated[
         str, typer.Option(help="Names, separated by commas; with arguments as in fedavg(lr=0.03).")
     ] = "auto,fedavg",
@@ -83,6 +132,7 @@ def compare(
         float | None, typer.Option(help="Target test accuracy; the table shows the rounds needed to reach it.")
     ] = None,
     rounds: Rounds = None,
+    device: Device = None,
     config: File = None,
     settings: Settings = [],  # noqa: B006 (typer reads it)
     out: Out = None,
@@ -90,32 +140,35 @@ def compare(
 ) -> None:
     """Compare algorithms on the same data and seeds in a table and a report. Existing runs are kept."""
     from fedstride.app.report import write
+    from fedstride.app.results import folder_name
+    from fedstride.app.summary import WIDE, tables_of
+    from fedstride.engine.torchrun import Torchrun, launched
 
     with errors_without_traceback():
+        given = Options(task, label, client, data, model, rounds, device, config, settings)
         names = split(algorithms)
-        jobs = {
-            (name, seed): _resolve(task, config, [*settings, f"training.seed={seed}"], rounds, name)
-            for name in names
-            for seed in range(seeds)
-        }
-        folder = out or _new_folder(f"{task}-compare")
-        for (name, seed), chosen in jobs.items():
+        jobs = {(n, s): given.request(n, {"training.seed": s}) for n in names for s in range(seeds)}
+        chosen = [request.config() for request in jobs.values()]  # all are checked before any of them runs
+        folder = out or _new_folder(f"{chosen[0].task}-compare")
+        for (name, seed), request in jobs.items():
             title = f"{name}, seed {seed}"
+            display = Display("quiet" if quiet else "live", title)
             try:
-                _one(chosen, folder / folder_name(name, seed), True, "quiet" if quiet else "live", title)
+                train_in(folder / folder_name(name, seed), request, display, resume=True)
             except GivenUp as error:
                 typer.echo(f"{title}: {error}", err=True)
         if launched() and not Torchrun().leads:
             return
         listed: list[dict[str, Any]] = [{"folder": folder_name(n, s), "algorithm": n, "seed": s} for n, s in jobs]
         index = {
-            "task": task,
+            "task": chosen[0].task,
             "target": target,
             "runs": [r for r in listed if (folder / r["folder"] / "history.jsonl").is_file()],
         }
         replace_file(folder / "compare.json", json.dumps(index, indent=2))
-        width = None if sys.stdout.isatty() else 1000  # do not wrap the table in files
-        Console(width=width).print(table_of(_histories(folder, index), target))
+        console = Console(width=None if sys.stdout.isatty() else WIDE)  # one table in files
+        for table in tables_of(_histories(folder, index), target, console.width):
+            console.print(table)
         typer.echo(f"report: {write(folder)}")
 
 
@@ -127,69 +180,46 @@ def report(folder: Annotated[Path, typer.Argument(help="Folder written by run or
         typer.echo(write(folder))
 
 
-def _one(
-    config: Config, folder: Path, resume: bool, mode: str, title: str | None = None, alone: bool = False
-) -> str | None:
-    """Run one job in its folder. Return its summary, or None in a process that does not lead."""
-    from fedstride.app import run_folder
-    from fedstride.app.report import write
+@dataclass(frozen=True)
+class Options:
+    """The options that run and compare share."""
 
-    title = title or f"{config.task}, {config.algorithm['name']}"
-    link = Link(torch.device(config.arguments(None)["device"] or "cpu")) if launched() else None
-    if link is not None and link.rank != LEADER:
-        _follow(config, link)
-        return None
-    found = run_folder.status(folder)
-    if found != "new" and not resume:
-        raise InvalidInput(
-            f"--out {folder}: the folder already contains a run; continue it with --resume, or choose another folder."
-        )
-    if found != "new" and to_toml(resolve(file=folder / run_folder.CONFIG)) != to_toml(config):
-        raise InvalidInput(
-            f"--out {folder}: the folder contains a run with another configuration; choose another folder."
-        )
-    if link is not None:
-        link.agree(found != "finished")
-    if found == "finished":
-        return f"{title}: already finished, nothing to do"
-    console = Console(stderr=mode == "json")
-    try:
-        with shown(title, config.training.rounds, mode, console) as show, stop_after_round() as stop:
-            job = run_folder.prepare(config)
-            result = run_folder.execute(job, folder, [show, stop])
-    except Stopped:
-        again = f"fedstride run --config {folder / run_folder.CONFIG} --out {folder} --resume"
-        typer.echo(f"{title}: stopped; the last round is saved. Continue with: {again}", err=True)
-        raise typer.Exit(130) from None
-    if alone:
-        personal_report(result, job.own_tests).save(folder)
-    write(folder)
-    return f"{title}: {line(result.history[-1])}"
+    task: str | None
+    label: str | None
+    client: str | None
+    data: str | None
+    model: str | None
+    rounds: int | None
+    device: str | None
+    config: Path | None
+    settings: list[str]
 
+    def request(self, algorithm: str | None, more: dict[str, Any]) -> Request:
+        """Return what the options ask for, as settings."""
+        from fedstride.app.resume import Request
 
-def _follow(config: Config, link: Link) -> None:
-    """Work for the leading process, if it has anything to do. Only the leader handles Ctrl-C and prints."""
-    from fedstride.app import run_folder
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if link.agree(False):
-        with suppress(Ended):
-            run_folder.follow(run_folder.prepare(config))
-
-
-def _resolve(task: str, file: Path | None, settings: list[str], rounds: int | None, algorithm: str | None) -> Config:
-    given = dict(parse_setting(text) for text in settings)
-    if rounds is not None:
-        given["training.rounds"] = rounds
-    if algorithm is not None:
-        given |= {f"algorithm.{k}": v for k, v in parse_algorithm(algorithm).items()}
-    return resolve(task, file, given)
+        if self.task is not None and self.data is not None:
+            raise InvalidInput(f"--data {self.data} and {self.task}: expected one of them.")
+        named = {
+            "data.options.label": self.label,
+            "data.options.client": self.client,
+            "data.source": self.data,
+            "model.name": self.model,
+            "training.rounds": self.rounds,
+            "training.device": self.device,
+        }
+        given = dict(parse_setting(text) for text in self.settings)
+        given |= {key: value for key, value in named.items() if value is not None}
+        if algorithm is not None:
+            given |= {f"algorithm.{k}": v for k, v in parse_algorithm(algorithm).items()}
+        return Request(self.task, self.config, {**given, **more})
 
 
 def _new_folder(name: str) -> Path:
     """Return a new path under runs/, named by the time; never an existing one, even if the clock is set back."""
+    name = re.sub(r"[^\w.=-]+", "_", name)
     for number in count(1):
-        folder = Path("runs") / (f"{name}-{datetime.now():%Y%m%d-%H%M%S}" + (f"-{number}" if number > 1 else ""))
+        folder = RUNS / (f"{name}-{datetime.now():%Y%m%d-%H%M%S}" + (f"-{number}" if number > 1 else ""))
         if not folder.exists():
             break
     return folder

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 import time
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,7 +16,8 @@ from rich.table import Table
 
 from fedstride.algorithm import Algorithm
 from fedstride.app.cli.common import Json, errors_without_traceback
-from fedstride.core.errors import FedstrideError, InvalidInput
+from fedstride.app.functions import called
+from fedstride.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from fedstride.research.verify import Measurement
@@ -83,25 +81,8 @@ def _matching(found: Iterable[Measurement], only: str) -> Iterator[Measurement]:
 
 
 def _load(path: str) -> Algorithm:
-    """Return the algorithm of module:function; the module may be in the current folder."""
-    module, colon, name = path.partition(":")
-    if not (module and colon and name):
-        raise InvalidInput(f"--algorithm {path!r} is invalid: expected module:function, as in mine:my_algorithm.")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        make = getattr(importlib.import_module(module), name)
-    except Exception as error:
-        raise InvalidInput(f"--algorithm {path!r} cannot be imported: {type(error).__name__}: {error}") from error
-    if not callable(make):
-        raise InvalidInput(
-            f"--algorithm {path!r} is {make!r}, not a function; expected a function that returns an fs.Algorithm."
-        )
-    try:
-        made = make()
-    except FedstrideError:
-        raise
-    except Exception as error:
-        raise InvalidInput(f"--algorithm {path!r} fails when called: {type(error).__name__}: {error}") from error
+    """Return the algorithm of module:function."""
+    made = called("--algorithm", path, "an fs.Algorithm")
     if not isinstance(made, Algorithm):
         raise InvalidInput(f"--algorithm {path!r} returns {made!r}; expected an fs.Algorithm.")
     return made

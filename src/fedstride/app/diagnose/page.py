@@ -14,6 +14,7 @@ from fedstride.app.report import charts, theme
 from fedstride.app.report.chart import Chart
 from fedstride.app.report.charts import line
 from fedstride.app.report.read import Series
+from fedstride.app.report.write import NAME as REPORT
 from fedstride.app.report.write import page_of, words_of
 from fedstride.core.capabilities import setting
 from fedstride.core.files import replace_file
@@ -30,7 +31,13 @@ def write(folder: str | Path, found: Diagnosis | None = None) -> Path:
     words = words_of(e.record)
     words["title"] = f"Diagnosis: {words['title']}"
     others = [f for f in found.findings if f is not found.outcome]
-    more = {"shown": pictures(e), "outcome": found.outcome, "findings": others}
+    more = {
+        "shown": pictures(e),
+        "outcome": found.outcome,
+        "findings": others,
+        "story": "",
+        "links": {"Report": REPORT},
+    }
     replace_file(folder / NAME, page_of("diagnosis.html", **{**words, **more}))
     return folder / NAME
 

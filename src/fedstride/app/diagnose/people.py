@@ -8,7 +8,7 @@ from statistics import mean, median
 from fedstride.app.diagnose import limits
 from fedstride.app.diagnose.evidence import Evidence
 from fedstride.app.diagnose.finding import Finding, number, share
-from fedstride.app.report.client_charts import names_of
+from fedstride.app.report.client_charts import behind, names_of
 from fedstride.data.describe import listed
 
 
@@ -84,8 +84,8 @@ def left_behind(e: Evidence) -> Finding | None:
     show = share if key == "accuracy" else number
     who = f" ({listed([name for _, name in each[:tail]], 3)})" if clients.get("names") else ""
     says = f"The worst tenth of the clients{who} has {key} {show(worst)}, the median {show(middle)}."
-    behind = middle - worst > limits.BEHIND if key == "accuracy" else worst > limits.BEHIND_LOSS * middle
-    if not behind:
+    far = middle - worst > limits.BEHIND if key == "accuracy" else worst > limits.BEHIND_LOSS * middle
+    if not far or not behind(clients):
         return Finding("clients left behind", "fine", says)
     advice = (
         "more rounds or clients per round, so that each client takes part more often",

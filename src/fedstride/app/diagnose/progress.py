@@ -27,11 +27,13 @@ def outcome(e: Evidence) -> Finding:
 def overfitting(e: Evidence) -> Finding | None:
     """Detect a test loss that rises while the training loss falls."""
     test, train = e.known("test_loss"), e.known("train_loss")
-    if min(len(test), len(train)) < limits.ROUNDS or e.state in ("diverged", "rising", "slow"):
+    if min(len(test), len(train)) < limits.ROUNDS or e.state in ("diverged", "rising"):
         return None
     tested, trained = sixths(test), sixths(train)
     best = min(range(6), key=tested.__getitem__)
     if not e.came_back("test_loss") or trained[-1] >= trained[best]:
+        if e.state == "slow":
+            return None
         return Finding("overfitting", "fine", "The test loss does not rise while the training loss falls.")
     rise = tested[-1] / tested[best] - 1 if tested[best] > 0 else math.inf
     at = round((best + 0.5) * e.rounds / 6)
@@ -108,7 +110,7 @@ def _improving(e: Evidence) -> Finding:
         f"Still improving: the {WORDS[e.watched]} fell by {share(gain)} in the last third of {_count(e.rounds)}, "
         f"to {number(e.known(e.watched)[-1])}."
     )
-    return Finding("still improving", "watch", says, (f"more rounds: --rounds {2 * e.rounds} in a new folder",))
+    return Finding("still improving", "watch", says, (f"more rounds: --resume --rounds {2 * e.rounds}",))
 
 
 def _converged(e: Evidence) -> Finding:

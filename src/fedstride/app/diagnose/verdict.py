@@ -82,7 +82,9 @@ def diagnosis(e: Evidence) -> Diagnosis:
     elif e.unlearned:
         outcome = replace(outcome, severity="watch")  # other findings are the causes
     outcome, *found = (_without(f, e.algorithm.name if e.algorithm is not None else "") for f in (outcome, *found))
-    return Diagnosis(outcome, sorted([*found, outcome], key=lambda f: SEVERITIES.index(f.severity)))
+    # Overfitting comes first: other findings take a rising test loss for training that does not work.
+    order = sorted([*found, outcome], key=lambda f: (SEVERITIES.index(f.severity), f.name != "overfitting"))
+    return Diagnosis(outcome, order)
 
 
 def _without(finding: Finding, name: str) -> Finding:

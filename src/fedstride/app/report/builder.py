@@ -8,18 +8,17 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from plotly.offline import get_plotlyjs
 
 from fedstride.app.report import theme
 from fedstride.app.report.chart import Chart
 
 PRINTED = {"width": 660}  # pixels: the printed page's width
+SCRIPTS = ("chart.js", "tools.js", "page.js")
 
 
 def build(
@@ -39,13 +38,20 @@ def build(
         data: more data for page.js.
         **words: the template's variables.
     """
-    scripts = [get_plotlyjs(), _file("page.js")] if shown else []
+    scripts = [_file(name) for name in SCRIPTS] if shown else []
+    tones = {name: theme.PAGE[name][0] for name in ("muted", "paper")}
     page = _environment().get_template(template)
     return page.render(
         words,
-        charts=[asdict(c) for c in shown],
+        charts=shown,
         colours={**theme.PAGE, **(colours or {})},
-        data={"charts": {c.key: c.figure for c in shown}, "dark": theme.DARK, "printed": PRINTED, **(data or {})},
+        data={
+            "charts": {c.key: c.figure for c in shown},
+            "dark": theme.DARK,
+            "printed": PRINTED,
+            **tones,
+            **(data or {}),
+        },
         style=_file("page.css"),
         scripts=scripts,
         allowed=[_digest(script) for script in scripts],

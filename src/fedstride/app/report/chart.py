@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure with its texts; `about` is the alternative text for screen readers."""
+    """A figure in plotly's format with its texts; `about` is the alternative text for screen readers."""
 
     key: str
     title: str
@@ -18,10 +17,14 @@ class Chart:
     figure: dict[str, Any]
     wide: bool = False
 
-
-def plain(text: object) -> str:
-    """Escape text for plotly, whose labels interpret some HTML tags."""
-    return html.escape(str(text))
+    @property
+    def positive(self) -> bool:
+        """Whether a logarithmic scale can show it: lines over positive values."""
+        layout = self.figure["layout"]
+        if layout.get("hovermode") != "x unified" or layout["yaxis"].get("tickformat") == ".0%":
+            return False
+        lines = [t for t in self.figure["data"] if t["type"] == "scatter" and t.get("mode") != "markers"]
+        return bool(lines) and all(v is None or v > 0 for t in lines for v in t["y"])
 
 
 def percent(value: float) -> str:

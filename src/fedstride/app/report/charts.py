@@ -1,4 +1,4 @@
-"""Charts of the report, as plotly figures in plain dictionaries; None for a chart without information.
+"""Charts of the report, as figures in plotly's format, of which page/chart.js draws a part; None for a chart without information.
 
 A trace with a `meta` is a curve over the rounds. The page fills in its x values for the axis that the reader selects.
 """
@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedstride.app.report import theme
-from fedstride.app.report.chart import Chart, plain
+from fedstride.app.report.chart import Chart
 from fedstride.app.report.client_charts import left_behind, partition
 from fedstride.app.report.read import Comparison, Record, Series, refused_in
 from fedstride.training.history import own_columns
@@ -70,7 +70,18 @@ def _single(run: Record, key: str, extra: str = "") -> Chart | None:
     if not _tells(values):
         return None
     title, note = title_of(key)
-    return _curves(_key(key), title, note + extra, [line(values, title)], values, f"{title} {_course(values)}.")
+    traces = [line(values, title), *_best(key, values)]
+    return _curves(_key(key), title, note + extra, traces, values, f"{title} {_course(values)}.")
+
+
+def _best(key: str, values: Series) -> list[Trace]:
+    """Return a dot at the best round of the test accuracy."""
+    if key != "test_accuracy":
+        return []
+    best = max(v for v in values if v is not None)
+    at = max(i for i, v in enumerate(values) if v == best)
+    dot: Series = [v if i == at else None for i, v in enumerate(values)]
+    return [{**line(dot, "best", 1), "mode": "markers", "marker": {"size": 9, "color": theme.colour(1)}}]
 
 
 def _loss(run: Record) -> Chart | None:
@@ -139,7 +150,7 @@ def _compared(comparison: Comparison, key: str) -> Chart | None:
 def line(y: Series, name: str, i: int = 0, at: int | str = 0, width: float = 2, **more: Any) -> Trace:
     style = {"color": theme.colour(i), "width": width, "dash": theme.dash(i)}
     mode = "lines" if len(y) > 2 else "lines+markers"
-    return {"type": "scatter", "mode": mode, "name": plain(name), "y": six(y), "meta": str(at), "line": style, **more}
+    return {"type": "scatter", "mode": mode, "name": name, "y": six(y), "meta": str(at), "line": style, **more}
 
 
 def means(series: Sequence[Series]) -> Series:

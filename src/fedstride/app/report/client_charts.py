@@ -3,12 +3,34 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist, median
 from typing import Any
 
 from fedstride.app.report import theme
-from fedstride.app.report.chart import Chart, clipped, percent, plain
+from fedstride.app.report.chart import Chart, clipped, percent
 
-NAMED = 20  # clients, up to which their names are written along the axis
+NAMED = 20  # largest number of clients whose names are written along the axis
+CHANCE = 0.01  # of naming a client that is only unlucky
+GAP, TIMES = 0.1, 3.0  # below the median accuracy, or times the median loss: less is not worth naming
+
+
+def behind(clients: dict[str, Any]) -> list[int]:
+    """Return the clients that the model serves worse than the median by more than chance explains, worst first."""
+    key = "accuracy" if clients.get("accuracy") else "loss"
+    values = clients.get(key) or []
+    order = sorted((c for c, v in enumerate(values) if v is not None), key=lambda c: values[c], reverse=key == "loss")
+    if len(order) < 3:
+        return []
+    middle = median(values[c] for c in order)
+    if key == "loss":
+        return [c for c in order if values[c] > TIMES * middle]
+    surprise = NormalDist().inv_cdf(1 - CHANCE / len(order))  # one of many is often unlucky
+
+    def unlucky(c: int) -> float:
+        samples = max(1, clients["sizes"][c])
+        return surprise * math.sqrt((middle * (1 - middle) + 0.25 / samples) / samples)
+
+    return [c for c in order if middle - values[c] > max(GAP, unlucky(c))]
 
 
 def left_behind(clients: dict[str, Any]) -> Chart | None:
@@ -19,10 +41,13 @@ def left_behind(clients: dict[str, Any]) -> Chart | None:
     if not known:
         return None
     order = sorted(known, key=lambda c: values[c], reverse=key == "loss")
-    tail = max(1, len(order) // 10)
+    late = behind(clients)
     widest, names = max(sizes), names_of(clients)
     traces = []
-    for part, start, tint, name in ((order[:tail], 0, 1, "worst tenth"), (order[tail:], tail, 0, "the others")):
+    for who, tint, name in ((late, 1, "left behind"), ([c for c in order if c not in late], 0, "the others")):
+        part = [c for c in order if c in who]
+        if not part:
+            continue
         marker = {
             "size": [5 + 9 * math.sqrt(sizes[c] / widest) for c in part],
             "color": theme.colour(tint),
@@ -33,22 +58,27 @@ def left_behind(clients: dict[str, Any]) -> Chart | None:
                 "type": "scatter",
                 "mode": "markers",
                 "name": name,
-                "x": [start + k + 1 for k in range(len(part))],
+                "x": [order.index(c) + 1 for c in part],
                 "y": [values[c] for c in part],
-                "customdata": [[plain(names[c]) if clients.get("names") else c, sizes[c]] for c in part],
+                "customdata": [[names[c], sizes[c]] for c in part],
                 "marker": {**marker, "line": {"width": 0}},
                 "hovertemplate": f"client %{{customdata[0]}}, %{{customdata[1]}} samples: {key} %{{y:.3f}}<extra></extra>",
             }
         )
     show = percent if key == "accuracy" else "{:.3g}".format
-    worst, middle = values[order[0]], values[order[len(order) // 2]]
-    who = f" ({names[order[0]]})" if clients.get("names") else ""
-    note = f"Each client's own data, worst first; area: samples. Worst {show(worst)}{who}, median {show(middle)}."
-    about = f"{key} of {len(order)} clients, sorted. Worst {show(worst)}{who}, median {show(middle)}, best {show(values[order[-1]])}."
+    worst, middle = values[order[0]], median(values[c] for c in order)
+    named = f" ({names[order[0]]})" if clients.get("names") else ""
+    last = "No client is behind by more than chance explains."
+    if late:
+        last = f"Left behind by more than chance explains: {len(late)} of {len(order)}."
+    note = (
+        f"Each client's own data, worst first; area: samples. Worst {show(worst)}{named}, median {show(middle)}. {last}"
+    )
+    about = f"{key} of {len(order)} clients, sorted. Worst {show(worst)}{named}, median {show(middle)}, best {show(values[order[-1]])}."
     y = {"tickformat": ".0%", "range": [min(worst, 0.5) - 0.04, 1.04]} if key == "accuracy" else {"rangemode": "tozero"}
     ranked = _axis([names[c] for c in order], 1, "clients, sorted", bool(clients.get("names")))
     x = {**ranked, "rangemode": "tozero"}
-    figure = {"data": traces, "layout": theme.layout(xaxis=x, yaxis=y, hovermode="closest")}
+    figure = {"data": traces, "layout": theme.layout(xaxis=x, yaxis=y, hovermode="closest", showlegend=bool(late))}
     return Chart("left_behind", f"Client {key}", note, about.capitalize(), figure, wide=True)
 
 
@@ -57,7 +87,7 @@ def partition(clients: dict[str, Any]) -> Chart | None:
     labels, sizes = clients.get("labels"), clients.get("sizes")
     if not labels or not sizes:
         return None
-    names = [plain(clipped(name)) for name in clients["classes"]]
+    names = [clipped(name) for name in clients["classes"]]
     every = math.ceil(len(names) / 20)
     numbers = list(range(len(labels)))
     counts = [[row[k] or None for row in labels] for k in range(len(names))]  # empty cells are transparent
@@ -112,7 +142,7 @@ def partition(clients: dict[str, Any]) -> Chart | None:
 
 
 def names_of(clients: dict[str, Any]) -> list[str]:
-    """Return what clients are called: their names, or their numbers."""
+    """Return the names of the clients, or their numbers."""
     return [str(name) for name in clients.get("names") or range(len(clients.get("sizes") or []))]
 
 
@@ -122,4 +152,4 @@ def _axis(names: list[str], start: int, title: str, known: bool) -> dict[str, An
         return {"title": {"text": title}}
     ticks = {"tickmode": "array", "tickvals": list(range(start, start + len(names)))}
     shown = len(names) <= NAMED
-    return {**ticks, "ticktext": [plain(clipped(n)) for n in names], "showticklabels": shown, "title": {"text": title}}
+    return {**ticks, "ticktext": [clipped(n) for n in names], "showticklabels": shown, "title": {"text": title}}

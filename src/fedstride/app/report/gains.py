@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from fedstride.app.report import theme
-from fedstride.app.report.chart import Chart, percent, plain
+from fedstride.app.report.chart import Chart, percent
 
 SCORES = {"alone": "alone", "shared": "shared model", "personalised": "personalised"}
 
 
 def charts_of(found: dict[str, Any]) -> list[Chart]:
-    """Chart the three scores of each client, sorted by what it gains; nothing without data."""
+    """Chart the three scores of each client, sorted by gain; nothing without data."""
     if not found:
         return []
     rows, metric, accuracy = _sorted(found), found["metric"], found["metric"] == "accuracy"
@@ -25,7 +25,7 @@ def charts_of(found: dict[str, Any]) -> list[Chart]:
                 "name": name,
                 "x": [k + 1 for k in range(len(rows))],
                 "y": [float(f"{row[key]:.6g}") for row in rows],
-                "customdata": [plain(row["client"]) for row in rows],
+                "customdata": [str(row["client"]) for row in rows],
                 "marker": style,
                 "hovertemplate": f"client %{{customdata}}, {name}: %{{y:.3f}}<extra></extra>",
             }
@@ -49,13 +49,13 @@ def table_of(found: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def note_of(found: dict[str, Any]) -> str:
-    """Say how many gain, and the means."""
+    """Return a note with the number of clients that gain, and the means."""
     rows = found["rows"]
     show = percent if found["metric"] == "accuracy" else "{:.4g}".format
     means = {key: sum(row[key] for row in rows) / len(rows) for key in SCORES}
     told = ", ".join(f"{name} {show(means[key])}" for key, name in SCORES.items())
     gaining = sum(row["gain"] > 0 for row in rows)
-    return f"{gaining} of {len(rows)} clients gain by the federation. Mean {found['metric']}: {told}."
+    return f"{gaining} of {len(rows)} clients gain from the federation. Mean {found['metric']}: {told}."
 
 
 def _sorted(found: dict[str, Any]) -> list[dict[str, Any]]:

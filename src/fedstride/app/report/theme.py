@@ -13,6 +13,8 @@ PAGE = {  # name: (light, dark)
     "rule": ("#e2e5e9", "#2e343c"),
     "muted": ("#59626e", "#a4adb9"),
     "ink": ("#1a1e23", "#e9ebee"),
+    "link": ("#0072b2", "#5cb8ee"),
+    "good": ("#00805c", "#35c795"),
 }
 SERIES = [
     ("#0072b2", "#5cb8ee"),  # blue

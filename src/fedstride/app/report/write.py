@@ -7,16 +7,17 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from fedstride.app.report import charts, gains, theme
+from fedstride.app.report import charts, gains, story, theme
 from fedstride.app.report.builder import PRINTED, build
 from fedstride.app.report.chart import Chart, percent
 from fedstride.app.report.charts import means
 from fedstride.app.report.read import Comparison, Record, read
+from fedstride.app.report.settings import differences
 from fedstride.core.files import replace_file
 from fedstride.training.stop import larger_is_better
 
-NAME = "report.html"
-METRICS = 6  # of the user's metrics, so many are among the headline figures
+NAME, DIAGNOSIS = "report.html", "diagnosis.html"
+METRICS = 6  # number of the user's metrics among the headline figures
 AXES = {
     "rounds": {"label": "Rounds", "title": "rounds", "format": {"tickformat": "", "ticksuffix": ""}},
     "bytes": {"label": "Bytes", "title": "bytes sent, up and down", "format": {"tickformat": "~s", "ticksuffix": "B"}},
@@ -32,15 +33,17 @@ def write(folder: str | Path) -> Path:
     """Read a run or comparison folder, write report.html to it, and return its path."""
     folder = Path(folder)
     found = read(folder)
-    text = page_of("report.html", **(_comparison(found) if isinstance(found, Comparison) else words_of(found)))
+    words = _comparison(found, folder) if isinstance(found, Comparison) else words_of(found)
+    links = {"Diagnosis": DIAGNOSIS} if (folder / DIAGNOSIS).is_file() else {}
     path = folder / NAME
-    replace_file(path, text)
+    replace_file(path, page_of("report.html", **{"links": links, **words}))
     return path
 
 
 def page_of(template: str, shown: list[Chart], axes: dict[str, Any], **words: Any) -> str:
     """Return a page whose charts can be drawn over each of AXES; axes: their values by run."""
-    blank: dict[str, Any] = {"numbers": [], "table": None, "gains": None, "legend": [], "records": [], "constants": {}}
+    blank: dict[str, Any] = {"numbers": [], "table": None, "gains": None, "legend": [], "constants": {}}
+    blank |= {"settings": None, "links": {}, "config": "", "environment": {}}
     data = {"x": axes, "axes": AXES, "printed": {**PRINTED, "height": 240}}  # three charts to a printed page
     return build(template, shown, data=data, axes=AXES, **{**blank, **words})
 
@@ -60,7 +63,9 @@ def words_of(run: Record) -> dict[str, Any]:
         "gains": gains.table_of(run.personal),
         "numbers": _numbers(run),
         "constants": {title: f"{value:.4g}" for title, value in charts.constants(run).items()},
-        "records": [run],
+        "story": story.of_run(run),
+        "config": run.config_text,
+        "environment": run.environment,
     }
 
 
@@ -100,7 +105,7 @@ def _numbers(run: Record) -> list[tuple[str, str, str]]:
     return found
 
 
-def _comparison(comparison: Comparison) -> dict[str, Any]:
+def _comparison(comparison: Comparison, folder: Path) -> dict[str, Any]:
     groups = comparison.groups
     records = [run for runs in groups.values() for run in runs]
     axes = {str(i): run.axes() for i, run in enumerate(records)}
@@ -114,18 +119,21 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "subtitle": [f"{seeds} seeds each" if seeds > 1 else "one seed", *([target] if target else [])],
         "shown": charts.of_comparison(comparison),
         "axes": axes,
-        "table": _table(comparison),
+        "table": _table(comparison, folder),
+        "story": story.of_comparison(comparison),
         "legend": [{"name": n, "colour": theme.colour(i), "dash": theme.dash(i)} for i, n in enumerate(groups)],
-        "records": [runs[0] for runs in groups.values()],
+        "settings": differences({name: runs[0] for name, runs in groups.items()}),
+        "environment": records[-1].environment,
     }
 
 
-def _table(comparison: Comparison) -> dict[str, Any]:
+def _table(comparison: Comparison, folder: Path) -> dict[str, Any]:
     """Return the head and the rows of the table: mean and deviation over the seeds."""
     everyone = [run for runs in comparison.groups.values() for run in runs if run.rows]
     loss = "test_loss" if any(run.has("test_loss") for run in everyone) else "train_loss"
+    best = story.best_of(comparison)
     goal, longest = comparison.target, max(len(run.rows) for run in everyone)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, runs in comparison.groups.items():
         done = [run for run in runs if run.rows]
         cells = {
@@ -141,8 +149,10 @@ def _table(comparison: Comparison) -> dict[str, Any]:
         cells["Forward passes"] = short(mean(run.total("forwards") for run in done)) if done else "–"
         early = sum(len(run.rows) < longest for run in runs)
         of = f"{early} of {len(runs)} " if len(runs) > 1 else ""
-        rows.append({"name": name, "cells": cells, "note": f"{of}stopped early" if early else ""})
-    head = [key for key in rows[0]["cells"] if any(row["cells"][key] != "–" for row in rows)]  # type: ignore[index]
+        pages = {run.seed: f"{run.name}/{NAME}" for run in runs if (folder / run.name / NAME).is_file()}
+        note = f"{of}stopped early" if early else ""
+        rows.append({"name": name, "cells": cells, "note": note, "best": name == best, "pages": pages})
+    head = [key for key in rows[0]["cells"] if any(row["cells"][key] != "–" for row in rows)]
     several = any(len(runs) > 1 for runs in comparison.groups.values())
     caption = (
         "Mean and standard deviation over the seeds, at the end of the run." if several else "At the end of the run."

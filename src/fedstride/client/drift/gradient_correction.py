@@ -1,6 +1,6 @@
 """Gradient correction: clients replace their own gradient at x by the gradient of the federation.
 
-Mitra, Jaafar, Pappas, Hassani. Linear convergence in federated learning. NeurIPS 2021 (004 eq. 37); 002 line 7.
+Mitra, Jaafar, Pappas, Hassani. Linear convergence in federated learning. NeurIPS 2021 (FedLin eq. 37); FedTrack line 7.
 Deviations: none.
 """
 
@@ -32,7 +32,7 @@ class GradientCorrection:
         return {}
 
     def correction(self, broadcast: State, memory: State) -> Rows:
-        return broadcast["gradient"] - memory["anchor"]  # 004 eq. (37)
+        return broadcast["gradient"] - memory["anchor"]  # FedLin eq. (37)
 
     def finish(self, update: Rows, total: Col, broadcast: State, memory: State) -> tuple[State, State]:
         return {}, {}

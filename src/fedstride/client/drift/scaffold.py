@@ -1,6 +1,6 @@
 """SCAFFOLD: control variates against client drift.
 
-Karimireddy, Kale, Mohri, Reddi, Stich, Suresh. SCAFFOLD: stochastic controlled averaging. ICML 2020 (003 alg. 2).
+Karimireddy, Kale, Mohri, Reddi, Stich, Suresh. SCAFFOLD: stochastic controlled averaging. ICML 2020 (FedExP alg. 2).
 Deviations: updates are divided by the actual sum of the step sizes, as adaptive steps and schedules require.
 """
 
@@ -40,7 +40,8 @@ class Scaffold:
 
     def finish(self, update: Rows, total: Col, broadcast: State, memory: State) -> tuple[State, State]:
         moved = total > 0
-        change = torch.where(moved, update / torch.where(moved, total, 1.0) - broadcast["control"], 0.0)  # 003 alg. 2
+        slope = update / torch.where(moved, total, 1.0)
+        change = torch.where(moved, slope - broadcast["control"], 0.0)  # FedExP alg. 2
         return {"control": change}, {"control": memory["control"] + change}
 
     def init(self, x: Vec) -> State:

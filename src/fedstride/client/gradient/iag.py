@@ -1,6 +1,6 @@
 """Incrementally aggregated gradients (FedTrack): one full gradient per round, then one component per step.
 
-Mitra, Jaafar, Pappas, Hassani. Federated learning with incrementally aggregated gradients. CDC 2021 (002).
+Mitra, Jaafar, Pappas, Hassani. Federated learning with incrementally aggregated gradients. CDC 2021 (FedTrack).
 Deviations: components are visited in the order of the samples (the theory allows any order). If a round visits no
 component twice, the old gradient of a component is recomputed at x instead of stored; the history counts the gradients
 that the algorithm needs, n_i + H - 1 per round, without these recomputations.
@@ -107,7 +107,7 @@ class _Running:
         new = chunk.components(list(active), chosen, block).grad(W)[1]
         old = self._old(chosen, new)
         share = new.new_tensor([chunk.share(row, j, block) for row, j in zip(active, chosen, strict=True)])[:, None]
-        self.estimate[: len(W)] += share * (new - old)  # 002 eq. (6)
+        self.estimate[: len(W)] += share * (new - old)  # FedTrack eq. (6)
         for row, table in self.tables.items():
             if row in active:
                 table[chosen[row]] = new[row]

@@ -1,7 +1,7 @@
 """Noisy full gradients: the stochastic oracle of FedLin, theorem 4 and appendix L.
 
-Mitra, Jaafar, Pappas, Hassani. Linear convergence in federated learning. NeurIPS 2021 (004).
-Deviations: none; the exchanged gradients are noisy too (004 eq. 89).
+Mitra, Jaafar, Pappas, Hassani. Linear convergence in federated learning. NeurIPS 2021 (FedLin).
+Deviations: none; the exchanged gradients are noisy too (FedLin eq. 89).
 """
 
 from __future__ import annotations

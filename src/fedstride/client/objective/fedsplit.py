@@ -1,6 +1,6 @@
 """FedSplit on the clients: an approximate proximal step from the reflected point.
 
-Pathak, Wainwright. FedSplit: an algorithmic framework for fast federated optimization. NeurIPS 2020 (004 app. J).
+Pathak, Wainwright. FedSplit: an algorithmic framework for fast federated optimization. NeurIPS 2020 (FedLin app. J).
 Deviations: none. The server half is server/fedsplit.py.
 """
 
@@ -43,8 +43,8 @@ class FedSplitProx:
         return {"z": x.clone()}
 
     def terms(self, x: Vec, memory: State) -> Terms:
-        U = 2 * x - memory["z"]  # 004 eq. (153)
+        U = 2 * x - memory["z"]  # FedLin eq. (153)
         return Terms(start=U, curvature=1 / self.s, center=U)
 
     def finish(self, x: Vec, W: Rows, memory: State) -> State:
-        return {"z": memory["z"] + 2 * (W - x)}  # 004 eq. (153)
+        return {"z": memory["z"] + 2 * (W - x)}  # FedLin eq. (153)

@@ -1,6 +1,6 @@
 """MOON: features are pulled towards those of the global model and away from those of the client's previous model.
 
-Li, He, Song. Model-contrastive federated learning. CVPR 2021 (001 table 5).
+Li, He, Song. Model-contrastive federated learning. CVPR 2021 (Delta-SGD table 5).
 Deviations: the two reference models run in evaluation mode, so that they do not change BatchNorm's statistics.
 """
 

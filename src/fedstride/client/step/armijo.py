@@ -1,6 +1,6 @@
 """Armijo's line search on the clients: the largest step of a geometric grid that decreases the batch loss enough.
 
-FedSLS: federated stochastic line search (000 alg. 2 and 3). After Vaswani et al. Painless stochastic gradient.
+FedSLS: federated stochastic line search, alg. 2 and 3. After Vaswani et al. Painless stochastic gradient.
 NeurIPS 2019.
 Deviations: the step never exceeds lr_max; after 100 trials the step is 1e-6; a model with |g| < 1e-8 does not move.
 """
@@ -82,7 +82,7 @@ class Armijo:
             some = open_rows if len(open_rows) < len(W) else slice(None)
             value = loss_at(eta[some], open_rows)
             trials[some] += 1
-            enough = value <= L[some] - self.c * eta[some] * square[some]  # 000 eq. (3)
+            enough = value <= L[some] - self.c * eta[some] * square[some]  # FedSLS eq. (3)
             found[some] = enough
             eta[some] = torch.where(enough, eta[some], self.backtrack * eta[some])
             open_rows = [i for i, ok in zip(open_rows, enough[:, 0].tolist(), strict=True) if not ok]

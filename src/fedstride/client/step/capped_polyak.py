@@ -21,6 +21,8 @@ from fedstride.core.rows import Col, Rows, State, Vec, dot, repeat, sq
 from fedstride.oracle import Oracle
 
 WARM_UP = 10  # rounds: untrained networks are easily ruined by long steps
+MANY = 10  # local steps: beyond them, a client's steps are shorter, so that it drifts no farther than sqrt(K / 10)
+STRETCH = 20.0  # most that a radius is multiplied by where inputs are small
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,10 @@ class CappedPolyak:
     """y -= eta u with u_j = (r_j / q_j) g_j for each tensor j, and eta = min{2 (f_B - f*) / <g, u>, cap}.
 
     r_j is the root mean square of the tensor's weights and q_j that of its gradient, so eta is the fraction of its own size
-    by which a step changes a tensor: the units of loss and parameters do not matter. The cap rises linearly over the first
-    rounds and then falls with the square root of time, which needs no planned number of rounds.
+    by which a step changes a tensor: the units of loss and parameters do not matter. Where a layer's inputs are so small that
+    its bias would change the outputs more than its weights do, r_j is larger. The cap rises linearly over the first
+    rounds and then falls with the square root of time, which needs no planned number of rounds. It is lower for clients that
+    take more than 10 local steps.
 
     A server sends r_j / q_j, a factor for the cap, and f* once the loss goes below zero. Without one, as in the first round,
     a client takes r_j and q_j from its own first gradient, and f* = min(0, 2 f).
@@ -50,7 +54,7 @@ class CappedPolyak:
         shapes, sent = context.shapes or (x.shape,), context.broadcast
         state = {name: zero.clone() for name in ("eta", "loss", "taken")}
         cap = self.cap * min(1.0, (context.round + 1) / WARM_UP) / math.sqrt(1 + context.round / WARM_UP)
-        state["cap"] = zero + cap * sent.get("reach", 1.0)
+        state["cap"] = cap * sent.get("reach", 1.0) * (MANY / context.tau.clamp(min=MANY)).sqrt()
         state["mean_squares"] = zero.repeat(1, len(shapes))
         state |= {f"tensor {j}": zero.new_empty(len(zero), 0, s.numel()) for j, s in enumerate(shapes)}
         if "scale" in sent:
@@ -58,6 +62,7 @@ class CappedPolyak:
             state["target"] = zero + sent["target"]
         else:
             state["radii"] = repeat(radii(x, shapes), len(zero))
+            state["biases"] = repeat(biases(shapes, x.device), len(zero))
         return state
 
     def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
@@ -66,8 +71,9 @@ class CappedPolyak:
         if "started" not in state:
             state["started"], state["loss"] = torch.ones_like(L), L.clone()
             if "scale" not in state:
-                q = squares.sqrt()
-                state["scale"] = spread(ratio(started(state["radii"], L, q, q.new_tensor(sizes)), q), sizes)
+                q, n = squares.sqrt(), squares.new_tensor(sizes)
+                r = balanced(started(state["radii"], L, q, n), q, n, state["biases"])
+                state["scale"] = spread(ratio(r, q), sizes)
                 state["target"] = 2 * L.clamp(max=0)
         state["taken"] = state["taken"] + 1
         state["mean_squares"] = state["mean_squares"] + (squares - state["mean_squares"]) / state["taken"]
@@ -95,6 +101,26 @@ def radii(x: Vec, shapes: Sequence[torch.Size]) -> Vec:
 def started(radii: Tensor, loss: Tensor, q: Tensor, sizes: Tensor) -> Tensor:
     """The radii; where all are 0, so that they say nothing, the length of Polyak's step along each tensor's g_j / q_j."""
     return torch.where((radii > 0).any(-1, keepdim=True), radii, ratio(2 * loss.abs(), q * sizes))
+
+
+def biases(shapes: Sequence[torch.Size], device: torch.device) -> Tensor:
+    """The index of each matrix's bias, or the tensor's own index if it has none.
+
+    A bias is a vector with one entry per output that follows its matrix, or another matrix with as many outputs: an LSTM has
+    two before its biases.
+    """
+    found = list(range(len(shapes)))
+    for j in reversed(range(len(shapes) - 1)):
+        if len(shapes[j]) > 1 and shapes[j + 1][0] == shapes[j][0]:
+            vector, known = len(shapes[j + 1]) == 1, found[j + 1] != j + 1
+            found[j] = found[j + 1] if vector or known else j
+    return torch.tensor(found, device=device)
+
+
+def balanced(radii: Tensor, q: Tensor, sizes: Tensor, biases: Tensor) -> Tensor:
+    """The radii, stretched where a layer's weights would change the loss less than its bias does: its inputs are small."""
+    effects = radii * q * sizes.sqrt()
+    return radii * ratio(effects.gather(-1, biases), effects).clamp(1, STRETCH)
 
 
 def spread(values: Tensor, sizes: Sequence[int]) -> Tensor:

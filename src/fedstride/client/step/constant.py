@@ -1,7 +1,7 @@
 """A constant step size, equal for all clients or divided by each client's number of steps.
 
 McMahan, Moore, Ramage, Hampson, Aguera y Arcas. Communication-efficient learning of deep networks. AISTATS 2017.
-Mitra, Jaafar, Pappas, Hassani. Linear convergence in federated learning. NeurIPS 2021 (004), for PerStep.
+Mitra, Jaafar, Pappas, Hassani. Linear convergence in federated learning. NeurIPS 2021 (FedLin), for PerStep.
 Deviations: none.
 """
 

@@ -1,6 +1,6 @@
 """Delta-SGD: each client adapts its step size to the local smoothness of its loss.
 
-Kim, Toghani, Uribe, Kyrillidis. Adaptive federated learning with auto-tuned clients. ICLR 2024 (001 alg. 1).
+Kim, Toghani, Uribe, Kyrillidis. Adaptive federated learning with auto-tuned clients. ICLR 2024 (Delta-SGD alg. 1).
 Deviations: both gradients of the quotient use the current batch, as in the authors' code; the text of the paper
 describes reuse_gradient=True. eta_0 and theta_0 start the recursion and are never used as steps. If the model or the
 gradient did not change, the quotient does not bound the step.
@@ -76,7 +76,7 @@ class DeltaSGD:
         if "y" in state:
             before = state["g"] if self.reuse_gradient else oracle.grad(state["y"])[1]
             dy, dg = norm(W - state["y"]), norm(G - before)
-            smooth = torch.where((dy > 0) & (dg > 0), self.gamma * dy / (2 * dg), torch.inf)  # 001 alg. 1, line 9
+            smooth = torch.where((dy > 0) & (dg > 0), self.gamma * dy / (2 * dg), torch.inf)  # Delta-SGD alg. 1, line 9
             eta = torch.minimum(smooth, eta)
         state["eta"], state["theta"], state["y"] = eta, eta / last, W.clone()
         if self.reuse_gradient:

@@ -1,6 +1,6 @@
 """The stochastic Polyak step (SPS): the step that would reach f* if the loss were linear.
 
-Loizou, Vaswani, Laradji, Lacoste-Julien. Stochastic Polyak step-size for SGD. AISTATS 2021 (001 footnote 4).
+Loizou, Vaswani, Laradji, Lacoste-Julien. Stochastic Polyak step-size for SGD. AISTATS 2021 (Delta-SGD footnote 4).
 Deviations: the step is 0 if the loss is below f*; a step of 0 does not bound the next one. With drift correction or
 clipping, the step size is computed from the loss and gradient without them; the move is along the corrected gradient.
 """
@@ -62,7 +62,7 @@ class Polyak:
 
     def step(self, W: Rows, L: Col, G: Rows, state: State, oracle: Oracle) -> Rows:
         L, g = getattr(oracle, "plain", None) or (L, G)
-        eta = ((L - self.f_star) / (self.c * sq(g) + 1e-8)).clamp(min=0)  # 001 fn 4
+        eta = ((L - self.f_star) / (self.c * sq(g) + 1e-8)).clamp(min=0)  # Delta-SGD fn 4
         if self.growth is not None:
             eta = torch.minimum(eta, state["growth"] * state["last"])
         eta = state["eta"] = eta if self.lr_max is None else eta.clamp(max=self.lr_max)

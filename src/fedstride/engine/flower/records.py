@@ -25,7 +25,7 @@ from fedstride.wire.sparse import decode, encode
 
 T = TypeVar("T")
 COUNTS = ("finite", "gradients", "forwards")  # metrics that are integers
-MOST = 2**53  # larger counts are implausible
+MOST = 2**53  # larger counts are refused
 SPARE = 4096  # bytes of headers and rounding in a vector
 PARTS = 8  # arrays of a compressed vector, at most
 MOST_TEXT = 2**20  # characters of a node's description of its model

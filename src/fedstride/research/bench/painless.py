@@ -1,7 +1,7 @@
-"""The price of tuning: algorithms without a knob against tuned ones, on the tasks of tasks.py.
+"""The price of tuning: algorithms without hyper-parameters compared with tuned ones, on the tasks of task_table.py.
 
-All are judged by the averaged read-out, so that like is compared with like. A tuned method has one setting per task for all
-seeds, picked by its test score: this favours the tuned methods.
+All are scored with the averaged read-out. A tuned method uses one setting per task for all seeds, selected by its test
+score, which favours the tuned methods.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from fedstride.research.bench.tasks import Problem
 from fedstride.server import Auto, Average, DoG, Prodigy
 from fedstride.training.train import train
 
-EVALUATIONS = 8  # of a run, evenly spread
+EVALUATIONS = 8  # evaluations per run, evenly spaced
 Make = Callable[..., Algorithm]
 Report = dict[str, Any]
 
 
 def rates(low: float, high: float) -> list[float]:
-    """Half a decade apart, from 10^low to 10^high."""
+    """Return rates from 10^low to 10^high, half a decade apart."""
     return [10 ** (low + i / 2) for i in range(round(2 * (high - low)) + 1)]
 
 
-GRIDS: dict[str, dict[str, list[float]]] = {  # FedAvg gets two rates more, next to the best
+GRIDS: dict[str, dict[str, list[float]]] = {  # FedAvg gets two more rates, next to the best
     "fedavg": {"lr": rates(-3, 1)},
     "fedavgm": {"lr": rates(-2.5, 0.5)},
     "fedexp": {"lr": rates(-2, 1), "eps": [1e-3]},
@@ -72,9 +72,9 @@ FREE = (
     "ngn_prodigy",
     "ngn_dog",
 )
-ALWAYS = ("fedavg", "auto")  # whatever methods are chosen
+ALWAYS = ("fedavg", "auto")  # run with any selection of methods
 
-# For --ablation: `auto` with one part changed. Their own read-out counts.
+# For --ablation: `auto` with one part changed, scored with its own read-out.
 VARIANTS: dict[str, Callable[[], Algorithm]] = {
     "last iterate": lambda: replace(RECIPES["auto"](), readout="last"),
     "plain mean": lambda: replace(RECIPES["auto"](), server=Average()),
@@ -86,7 +86,7 @@ VARIANTS: dict[str, Callable[[], Algorithm]] = {
 }
 
 SCALED = ("digits", "fashion-linear", "mnist-mlp", "covtype-mlp", "cifar-cnn", "regression", "digits-cnn")
-SCALES: dict[str, dict[str, float]] = {  # of the problem, for `auto`
+SCALES: dict[str, dict[str, float]] = {  # factors of inputs and loss, for `auto`
     "inputs x 0.05": {"inputs": 0.05},
     "inputs x 20": {"inputs": 20.0},
     "loss x 0.01": {"loss": 0.01},
@@ -101,22 +101,22 @@ def make(choice: Choice) -> Algorithm:
 
 
 def cell(task: str, choice: Choice, seed: int = 0, scale: str = "") -> Cell:
-    """One run; `scale` is a name of SCALES."""
+    """Return one run; `scale` is a name in SCALES."""
     arguments = {"task": task, "rounds": TASKS[task].rounds, "choice": choice, "seed": seed, **SCALES.get(scale, {})}
     if choice["name"] == "auto" or choice["name"] in VARIANTS:
-        arguments["code"] = _code(make(choice))  # runs of another `auto` are not taken for those of this one
+        arguments["code"] = _code(make(choice))  # so that runs of an earlier `auto` are not reused
     return Cell(name_of(task, choice, seed, scale), trained, arguments)
 
 
 def _code(algorithm: Algorithm) -> str:
-    """A digest of the parts and of their modules, without comments."""
+    """Return a digest of the parts and of the code of their modules, without comments."""
     modules = [inspect.getmodule(type(part)) for part in (algorithm.step, algorithm.server)]
     trees = [ast.dump(ast.parse(inspect.getsource(module))) for module in modules if module is not None]
     return sha256("\n".join([spelled_out(algorithm), *trees]).encode()).hexdigest()[:16]
 
 
 def grid(name: str) -> list[Choice]:
-    """All that is tried for a method at first."""
+    """Return the settings of a method's grid."""
     axes = GRIDS.get(name, {})
     return [{"name": name, **dict(zip(axes, values, strict=True))} for values in product(*axes.values())]
 
@@ -124,7 +124,7 @@ def grid(name: str) -> list[Choice]:
 def trained(
     task: str, rounds: int, choice: Choice, seed: int, inputs: float = 1.0, loss: float = 1.0, code: str = ""
 ) -> Result:
-    """Train on a task. `inputs` and `loss` multiply those of the task; losses in the result are divided by it again."""
+    """Train on a task. `inputs` and `loss` multiply those of the task; losses in the result are divided by the latter again."""
     setup, start = _setup(task, seed), time.process_time()
     clients, test = setup.clients, setup.test
     if inputs != 1:
@@ -221,7 +221,7 @@ def measure(
 
 
 def ablation(tasks: Sequence[str], folder: Path, tell: Tell = lambda done, total, name: None, seeds: int = 3) -> Report:
-    """`auto` and its variants: points of each behind `auto`, by task."""
+    """Compare `auto` with its variants: the lead of each over `auto` in points, by task."""
     names = ["auto", *VARIANTS]
     choices = {task: {name: [{"name": name}] for name in names} for task in tasks}
     results = complete(_cells(choices, seeds), folder / "cells", tell)
@@ -249,13 +249,13 @@ def _cells(choices: dict[str, dict[str, list[Choice]]], seeds: int) -> list[Cell
 
 
 def _around(task: str, tried: Sequence[Choice], scores: Scores) -> list[Choice]:
-    """Two rates more, next to the best."""
+    """Return two more settings, with rates next to the best."""
     best = max(tried, key=lambda choice: scores.mean(task, choice))
     return [{**best, "lr": best["lr"] * 10**e} for e in (-0.25, 0.25)]
 
 
 def _optuna() -> Any:
-    """The library, if it is there."""
+    """Return the library Optuna, if it is installed."""
     try:
         import optuna
     except ImportError:
@@ -267,7 +267,7 @@ def _optuna() -> Any:
 def _searched(
     optuna: Any, task: str, folder: Path, trials: int, seeds: int, results: dict[str, Result]
 ) -> dict[str, list[Choice]]:
-    """What Optuna tries for FedAvg and FedAdam: the rates, on a logarithmic scale. Its runs are kept as all others are."""
+    """Return the settings that Optuna tries for FedAvg and FedAdam: rates on a logarithmic scale. Its runs are kept."""
     found: dict[str, list[Choice]] = {}
     for name, keys in (("fedavg", ("lr",)), ("fedadam", ("lr", "server_lr"))):
         study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0))

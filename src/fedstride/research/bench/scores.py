@@ -26,17 +26,17 @@ def name_of(task: str, choice: Choice, seed: int, scale: str) -> str:
 
 @dataclass(frozen=True)
 class Tried:
-    """What a method came to on a task: its best setting, and the price of finding it."""
+    """The result of a method on a task: its best setting, and the cost of finding it."""
 
     method: str
-    setting: str  # the best
+    setting: str  # the best setting
     edge: bool  # its learning rate is the first or the last of the grid
     runs: int
     diverged: int
-    scores: list[float]  # by seed, of the best setting
+    scores: list[float]  # of the best setting, by seed
     score: float  # their mean
-    loss: float | None  # mean over the seeds; None: it diverged
-    gradients: int  # samples, of all runs
+    loss: float | None  # mean over the seeds; None if a run diverged
+    gradients: int  # samples in all runs
     forwards: int
     bytes: int
     seconds: float
@@ -59,7 +59,7 @@ class Scores:
         return [self.results[name_of(task, choice, seed, scale)] for seed in range(self.seeds)]
 
     def of(self, task: str, choice: Choice, scale: str = "") -> list[float]:
-        """By seed; a run that diverged has none."""
+        """Return the points by seed; a run that diverged has 0."""
         return [self._points(task, seed, run) for seed, run in enumerate(self.runs(task, choice, scale))]
 
     def mean(self, task: str, choice: Choice) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from typing import Any
 
@@ -11,6 +10,7 @@ from fedstride.app.report.builder import build
 from fedstride.app.report.chart import Chart
 from fedstride.research.bench.engines import BY_HAND, FEDSTRIDE
 from fedstride.research.bench.speed import PLAIN, TARGETS
+from fedstride.research.bench.svg import document, line, text
 
 Report = dict[str, Any]
 BUSY = 0.05  # load by other programs above which figures are unreliable, because waiting threads slow down most
@@ -111,7 +111,7 @@ def _bars(report: Report) -> Chart:
         {
             "type": "bar",
             "orientation": "h",
-            "name": html.escape(engine),
+            "name": engine,
             "y": list(results),
             "base": 1,  # the hand-written loop; x is the length of a bar
             "x": [(t := r["engines"].get(engine)) and t["ratio"] and t["ratio"] - 1 for r in results.values()],
@@ -143,47 +143,44 @@ def _growth(what: str, points: list[dict[str, Any]]) -> Chart:
     )
 
 
+LEFT, WIDTH, TOP, BAR = 110, 620, 110, 15  # pixels: names, scale, what is above the bars, height of a bar
+
+
 def svg(report: Report) -> str:
-    """Return a bar chart on a logarithmic axis for documents."""
+    """Return a bar chart on a logarithmic axis for documents; bars start at the hand-written loop."""
     engines = rivals(report)
-    bars = [  # workload, engine, ratio
-        [(i, t["ratio"]) for i, e in enumerate(engines) if (t := r["engines"].get(e)) and t["ratio"]]
-        for r in report["workloads"].values()
-    ]
-    ratios = [ratio for group in bars for _, ratio in group] + [1.0]
-    low, high = 10 ** math.floor(math.log10(min(ratios))), 10 ** math.ceil(math.log10(max(*ratios, 10)))
-    left, width, top = 90, 560, 34
+    bars = {
+        name: [(i, t["ratio"]) for i, e in enumerate(engines) if (t := r["engines"].get(e)) and t["ratio"]]
+        for name, r in report["workloads"].items()
+    }
+    ratios = [ratio for group in bars.values() for _, ratio in group] + [1.0]
+    low, high = min(0.5, *ratios) / 1.4, max(2.0, *ratios) * 1.1
 
     def at(ratio: float) -> float:
-        return left + width * math.log(ratio / low) / math.log(high / low)
+        return LEFT + WIDTH * math.log(ratio / low) / math.log(high / low)
 
-    muted, ink, rule = (theme.PAGE[name][0] for name in ("muted", "ink", "rule"))
-    y, shapes = top, []
-    for name, group in zip(report["workloads"], bars, strict=True):
-        middle = y + 7 * max(len(group), 1)
-        shapes.append(f'<text x="{left - 8}" y="{middle + 4}" text-anchor="end" fill="{ink}">{name}</text>')
+    y, shapes = TOP, []
+    for name, group in bars.items():
+        shapes.append(text(LEFT - 14, y + BAR * len(group) / 2 + 4, name, anchor="end", kind="bold"))
         for i, ratio in group:
             start, end = sorted((at(1), at(ratio)))
             shapes.append(
-                f'<rect x="{start:.1f}" y="{y}" width="{end - start:.1f}" height="12" fill="{theme.colour(i)}"/>'
-                f'<text x="{end + 4:.1f}" y="{y + 10}" fill="{muted}" font-size="10">{ratio:.3g}</text>'
+                f'<rect class="s{i}" x="{start:.1f}" y="{y}" width="{max(end - start, 1.5):.1f}" height="{BAR - 3}" rx="2"/>'
             )
-            y += 14
-        y += 12
-    ticks = [10.0**k for k in range(round(math.log10(low)), round(math.log10(high)) + 1)]
-    lines = "".join(
-        f'<line x1="{at(t):.1f}" x2="{at(t):.1f}" y1="{top - 6}" y2="{y}" stroke="{muted if t == 1 else rule}"/>'
-        f'<text x="{at(t):.1f}" y="{y + 14}" text-anchor="middle" fill="{muted}">{t:g}</text>'
-        for t in ticks
-    )
-    legend = "".join(
-        f'<rect x="{left + 110 * i}" y="8" width="10" height="10" fill="{theme.colour(i)}"/>'
-        f'<text x="{left + 110 * i + 15}" y="17" fill="{ink}">{e}</text>'
-        for i, e in enumerate(engines)
-    )
-    caption = f'<text x="{left}" y="{y + 32}" fill="{muted}">{SPEED_UP}</text>'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 40} {y + 40}" font-family="sans-serif" font-size="12">'
-    return f'{head}<rect width="100%" height="100%" fill="{theme.PAGE["paper"][0]}"/>{lines}{"".join(shapes)}{legend}{caption}</svg>\n'
+            outside = (end + 6, "start") if ratio >= 1 else (start - 6, "end")
+            shapes.append(text(outside[0], y + BAR - 5, f"{ratio:.3g}", "muted", outside[1], "small"))
+            y += BAR
+        y += 14
+    ticks = [v for k in range(-4, 5) for v in (10.0**k, 2 * 10.0**k, 5 * 10.0**k) if low <= v <= high]
+    scale = [line(f"M{at(v):.1f} {TOP - 10}V{y}", "muted zero" if v == 1 else "rule") for v in ticks]
+    scale += [text(at(v), y + 18, f"{v:g}", "muted", "middle", "small") for v in ticks]
+    head = [text(0, 22, "Rounds per second, relative to a loop written by hand", kind="head")]
+    head.append(text(0, 48, f"{about(report)}. Above 1 is faster.", "muted", kind="small"))
+    left = 0.0
+    for i, engine in enumerate(engines):
+        head += [f'<rect class="s{i}" x="{left}" y="66" width="12" height="12" rx="2"/>', text(left + 18, 77, engine)]
+        left += 44 + 8 * len(engine)
+    return document(LEFT + WIDTH + 60, y + 30, f"Bars: {SPEED_UP}.", [*head, *scale, *shapes])
 
 
 def _cell(timed: dict[str, Any] | None) -> str:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import html
 import math
 import statistics
 from typing import Any
 
-from fedstride.app.report import theme
 from fedstride.app.report.builder import build
 from fedstride.research.bench.show import Rows, as_markdown
+from fedstride.research.bench.svg import document, line, text
 from fedstride.research.bench.tasks import GROUPS
 from fedstride.research.bench.verdicts import BEST, THREE, Difference
 
 Report = dict[str, Any]
 TITLE = "What tuning costs, and what it buys"
+HEAD = "auto without tuning, against tuned FedAvg"
 NAMES = {"fedavg": "FedAvg", "fedavgm": "FedAvgM", "fedexp": "FedExP", BEST: "the best of the three"}
 TUNING = "Tuned methods have one setting per task for all seeds, picked by test score, which favours them."
 FIT = (
@@ -146,13 +146,9 @@ def ordered(report: Report) -> list[str]:
 
 # The picture
 
-LEFT, WIDTH, RIGHT, ROW = 300, 380, 70, 16  # pixels: names, scale, price; height of a row
+LEFT, WIDTH, RIGHT, ROW = 320, 420, 100, 24  # pixels: names, scale, cost; height of a row
+TOP = 142  # pixels above the first group
 LIMITS = (-10.0, 20.0)  # points; values outside are drawn as an arrow with a number
-CLASSES = {  # colours of theme.py, for light and dark pages
-    **{name: theme.PAGE[name] for name in ("ink", "muted", "rule")},
-    "fedavg": theme.SERIES[0],
-    "best": theme.SERIES[1],
-}
 
 
 def svg(report: Report) -> str:
@@ -162,44 +158,58 @@ def svg(report: Report) -> str:
     def at(points: float) -> float:
         return LEFT + WIDTH * (min(max(points, low), high) - low) / (high - low)
 
-    y, shapes, group = 44, [], ""
+    y, rows, group, several = TOP, [], "", len(report["groups"]) > 1
     for task in ordered(report):
         ahead, row = report["ahead"][task], report["tasks"][task]
         if row["group"] != group:
             group = row["group"]
-            y += 26
-            shapes.append(_text(8, y, GROUPS[group], "ink", more=' font-weight="bold"'))
-        y += ROW
-        shapes.append(_text(LEFT - 12, y + 4, row["what"], "ink", "end"))
-        shapes.append(f'<path class="rule" d="M{LEFT} {y}H{LEFT + WIDTH}" stroke-dasharray="1 4"/>')
+            y += 18 if several else 0
+            rows += [text(0, y + 4, GROUPS[group].capitalize(), kind="bold")] if several else []
+            y += 24 if several else 0
+        rows.append(text(LEFT - 16, y + 4, row["what"], anchor="end"))
+        rows += _mark(ahead["fedavg"], y, at, (low, high), "s0")
         if BEST in ahead:
-            shapes += _mark(ahead[BEST], y, at, (low, high), "best")
-        shapes += _mark(ahead["fedavg"], y, at, (low, high), "fedavg")
-        shapes.append(
-            _text(LEFT + WIDTH + RIGHT - 16, y + 4, f"{_price(_by_method(report, task)):.1f}", "muted", "end")
-        )
-    bottom = y + 14
+            rows += _mark(ahead[BEST], y, at, (low, high), "s1")
+        cost = f"{_price(_by_method(report, task)):.1f}"
+        rows.append(text(LEFT + WIDTH + RIGHT - 10, y + 4, cost, "muted", "end"))
+        y += ROW
+    bottom = y - ROW / 2 + 4
+    shapes = [*_head(report), *_scale(low, high, at, bottom), *rows]
+    return document(LEFT + WIDTH + RIGHT, bottom + 52, f"{HEAD}. {_lead(report)}", shapes)
+
+
+def _head(report: Report) -> list[str]:
+    """Return the title, the sentence below it, and the legend."""
+    found = [text(0, 22, HEAD, kind="head"), text(0, 48, _lead(report), "muted")]
+    found += ['<circle class="s0" cx="6" cy="74" r="5"/>', text(18, 78, "against tuned FedAvg, with its 95 % interval")]
+    if BEST in rivals(report):
+        found.append('<circle class="s1 line ring" cx="366" cy="74" r="4.5"/>')
+        found.append(text(378, 78, "against the best of tuned FedAvg, FedAvgM and FedExP"))
+    cost = LEFT + WIDTH + RIGHT - 10
+    return [
+        *found,
+        text(cost, 104, "runs of auto", "muted", "end", "small"),
+        text(cost, 119, "to tune FedAvg", "muted", "end", "small"),
+    ]
+
+
+def _lead(report: Report) -> str:
+    ahead = [report["ahead"][task]["fedavg"]["mean"] for task in report["tasks"]]
+    won = sum(points > 0 for points in ahead)
+    return f"auto is ahead on {won} of {len(ahead)} tasks, by {statistics.fmean(ahead):.1f} points on average; it has nothing to tune."
+
+
+def _scale(low: float, high: float, at: Any, bottom: float) -> list[str]:
     every = 1 if high - low <= 8 else 2 if high - low <= 16 else 5
     ticks = [v for v in range(math.ceil(low), math.floor(high) + 1) if v % every == 0]
-    lines = [
-        f'<path class="{"zero" if v == 0 else "rule"}" d="M{at(v):.1f} 52V{bottom}"/>'
-        + _text(at(v), bottom + 15, f"{v:+d}" if v else "0", "muted", "middle")
-        for v in ticks
+    found = [
+        text(at(0) - 10, 119, "tuned is better", "muted", "end", "small"),
+        text(at(0) + 10, 119, "auto is better", "muted", kind="small"),
     ]
-    best = BEST in rivals(report)
-    words = [
-        f'<circle class="fedavg" cx="{LEFT + 6}" cy="14" r="4.5"/>',
-        _text(LEFT + 16, 18, "ahead of tuned FedAvg, 95 % interval", "ink"),
-        f'<circle class="best hollow" cx="{LEFT + 6}" cy="32" r="3.5"/>' if best else "",
-        _text(LEFT + 16, 36, "ahead of the best of tuned FedAvg, FedAvgM, FedExP", "ink") if best else "",
-        _text(LEFT + WIDTH + RIGHT - 16, 52, "price", "muted", "end"),
-        _text(LEFT, bottom + 32, "points of auto ahead; price: gradients of tuning FedAvg, in runs of auto", "muted"),
-    ]
-    size = f"0 0 {LEFT + WIDTH + RIGHT} {bottom + 42}"
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{size}" font-family="system-ui, sans-serif" font-size="12">'
-    )
-    return f"{head}{_style()}{''.join([*lines, *shapes, *words])}</svg>\n"
+    for v in ticks:
+        found.append(line(f"M{at(v):.1f} {TOP - 14}V{bottom:.1f}", "muted zero" if v == 0 else "rule"))
+        found.append(text(at(v), bottom + 20, f"{v:+d}".replace("-", "−") if v else "0", "muted", "middle", "small"))
+    return [*found, text(LEFT + WIDTH / 2, bottom + 42, "points of test score ahead", "muted", "middle", "small")]
 
 
 def _range(report: Report) -> tuple[float, float]:
@@ -210,36 +220,22 @@ def _range(report: Report) -> tuple[float, float]:
     return math.floor(max(LIMITS[0], min(low, -1.0))), math.ceil(min(LIMITS[1], max(high, 3.0)))
 
 
-def _mark(d: Difference, y: int, at: Any, limits: tuple[float, float], kind: str) -> list[str]:
+def _mark(d: Difference, y: float, at: Any, limits: tuple[float, float], kind: str) -> list[str]:
     """Draw a dot with its interval, or an arrow with a number if it is off the scale."""
     mean, half = d["mean"], d["half"] or 0.0
     if limits[0] <= mean <= limits[1]:
-        line = f'<path class="{kind} line" d="M{at(mean - half):.1f} {y}H{at(mean + half):.1f}"/>' if half else ""
-        if kind == "best":
-            return [f'<circle class="best hollow" cx="{at(mean):.1f}" cy="{y}" r="3.5"/>']
-        return [line, f'<circle class="{kind}" cx="{at(mean):.1f}" cy="{y}" r="4.5"/>']
+        if kind == "s1":
+            return [f'<circle class="s1 line ring" cx="{at(mean):.1f}" cy="{y}" r="4.5"/>']
+        interval = [line(f"M{at(mean - half):.1f} {y}H{at(mean + half):.1f}", f"{kind} range")] if half else []
+        return [*interval, f'<circle class="{kind}" cx="{at(mean):.1f}" cy="{y}" r="5"/>']
     way = 1 if mean > limits[1] else -1
-    tip, inside = at(mean), 34 if kind == "best" else 0  # two arrows of a row are drawn side by side
+    tip, inside = at(mean), 40 if kind == "s1" else 0  # two arrows of a row are drawn side by side
     start = tip - way * (9 + inside)
-    arrow = f'<path class="{kind}" d="M{start:.1f} {y - 4}L{start + way * 8:.1f} {y}L{start:.1f} {y + 4}Z"/>'
-    return [arrow, _text(start - way * 3, y + 4, f"{mean:+.0f}", kind, "end" if way > 0 else "start")]
-
-
-def _text(x: float, y: float, words: str, colour: str, anchor: str = "start", more: str = "") -> str:
-    return f'<text class="{colour}" x="{x:.1f}" y="{y}" text-anchor="{anchor}"{more}>{html.escape(words)}</text>'
-
-
-def _style() -> str:
-    """Return the styles; the background is transparent, and the colours follow the light or dark scheme."""
-
-    def colours(i: int) -> str:
-        filled = "".join(f".{name}{{fill:{both[i]}}}" for name, both in CLASSES.items())
-        lines = "".join(f".{name}.line{{stroke:{both[i]}}}" for name, both in CLASSES.items())
-        hollow = f".hollow{{fill:none;stroke:{CLASSES['best'][i]};stroke-width:1.8}}"
-        return f"{filled}{lines}{hollow}.rule{{stroke:{CLASSES['rule'][i]}}}.zero{{stroke:{CLASSES['muted'][i]}}}"
-
-    fixed = ".line{stroke-width:2.2;opacity:.55}"
-    return f"<style>{colours(0)}{fixed}@media (prefers-color-scheme:dark){{{colours(1)}}}</style>"
+    arrow = f'<path class="{kind}" d="M{start:.1f} {y - 5}L{start + way * 9:.1f} {y}L{start:.1f} {y + 5}Z"/>'
+    return [
+        arrow,
+        text(start - way * 4, y + 4, f"{mean:+.0f}".replace("-", "−"), kind, "end" if way > 0 else "start", "bold"),
+    ]
 
 
 def page(report: Report) -> str:

@@ -1,6 +1,6 @@
-"""Models and data for the tasks of `fedstride bench painless` that the library does not have itself.
+"""Models and data of the tasks of `fedstride bench painless` that are not part of the library.
 
-Every function of data takes the seed of a run and returns training and test samples.
+Data functions take the seed of a run and return training and test samples.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def gaussian_nll(output: Tensor, target: Tensor) -> Tensor:
 
 
 def constant(loss: Loss, targets: Tensor) -> float:
-    """The loss of the best prediction that ignores the inputs."""
+    """Return the loss of the best prediction that ignores the inputs."""
     if loss is gaussian_nll:
         return 0.5 * (1 + math.log(float(targets.double().var(correction=0))))
     return losses.constant(loss, targets)["loss"]
@@ -141,7 +141,7 @@ def constant(loss: Loss, targets: Tensor) -> float:
 # Data
 
 
-@lru_cache(2)  # a run needs one of them, and runs of a task follow each other
+@lru_cache(2)  # runs of one task follow each other, and each needs one data set
 def _cached(name: str, pooled: bool = False) -> tuple[Samples, Samples, Tensor | None]:
     table = load(name)
     if not pooled:
@@ -151,7 +151,7 @@ def _cached(name: str, pooled: bool = False) -> tuple[Samples, Samples, Tensor |
 
 
 def source(name: str, pooled: bool = False, positive: int | None = None) -> Data:
-    """A named data set; images of half the side with `pooled`; with `positive`, this class against all others."""
+    """Return a named data set; pooled: images of half the side; positive: this class against all others."""
 
     def read(seed: int) -> tuple[Samples, Samples]:
         (x, y), (z, t), _ = _cached(name, pooled)
@@ -161,14 +161,14 @@ def source(name: str, pooled: bool = False, positive: int | None = None) -> Data
 
 
 def roles() -> Tensor:
-    """The speaking role of every training sample of Shakespeare."""
+    """Return the speaking role of every training sample of Shakespeare."""
     groups = _cached("shakespeare")[2]
     assert groups is not None
     return groups
 
 
 def windows(length: int) -> Data:
-    """The last characters of Shakespeare's windows, and the one that follows."""
+    """Return the last characters of Shakespeare's windows, with the next character as target."""
 
     def read(seed: int) -> tuple[Samples, Samples]:
         (x, y), (z, t), _ = _cached("shakespeare")
@@ -178,7 +178,7 @@ def windows(length: int) -> Data:
 
 
 def halves(read: Callable[..., Any], standardise: bool = True, unit: float | None = None, **options: Any) -> Data:
-    """A small table of scikit-learn, half of it for the test: another half for each seed. `unit` of a real target."""
+    """Return a small table of scikit-learn, half of it as test set, drawn by the seed; unit: that of a real target."""
 
     def split(seed: int) -> tuple[Samples, Samples]:
         X, y = read(return_X_y=True, **options)
@@ -194,7 +194,7 @@ def halves(read: Callable[..., Any], standardise: bool = True, unit: float | Non
 
 
 def generated(sample: Callable[[int, torch.Generator], Samples], train: int, test: int = 2000) -> Data:
-    """Other training samples for each seed, the same test samples for all."""
+    """Return training samples that depend on the seed, and test samples that do not."""
 
     def draw(seed: int) -> tuple[Samples, Samples]:
         random = [torch.Generator().manual_seed(s) for s in (seed + 1, TEST)]
@@ -204,13 +204,13 @@ def generated(sample: Callable[[int, torch.Generator], Samples], train: int, tes
 
 
 def counting(n: int, random: torch.Generator) -> Samples:
-    """12 of 12 tokens: are there more of one than of another?"""
+    """Sequences of 12 out of 12 tokens: is one token more frequent than another?"""
     x = torch.randint(12, (n, 12), generator=random)
     return x, ((x == 1).sum(1) > (x == 2).sum(1)).long()
 
 
 def majority(n: int, random: torch.Generator) -> Samples:
-    """10 of 6 tokens: which of the first three is the most frequent?"""
+    """Sequences of 10 out of 6 tokens: which of the first three is the most frequent?"""
     x = torch.randint(6, (n, 10), generator=random)
     return x, F.one_hot(x, 6).sum(1)[:, :3].argmax(1)
 

@@ -1,7 +1,7 @@
-"""The tasks of `fedstride bench painless`: small enough for a few seconds a run, in three groups.
+"""The tasks of `fedstride bench painless`: in three groups, each small enough for runs of a few seconds.
 
-Those that were looked at while `auto` was designed show how well it fits them. Those that were not show what to expect.
-The third group holds what users bring: other models, losses, splits and schedules than papers use.
+The first group was used to design `auto`; the second was not, and shows what to expect of it on other tasks. The third
+has models, losses, splits and schedules that users have and papers do not.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fedstride.research.bench.tasks import (
 from fedstride.research.bench.tasks import TASKS as TASKS
 
 FASHION, MNIST, CIFAR, COVTYPE, PLAYS = "fashion_mnist", "mnist", "cifar10", "covtype", "shakespeare"
-CHARACTERS = 80  # of LEAF's alphabet
+CHARACTERS = 80  # size of LEAF's alphabet
 
 add(LOOKED, "digits", "digits, MLP, 2 classes a client", "digits", mlp(64, (50,), 10), classes(2, 50), batch_size=10)
 add(LOOKED, "fashion-linear", "Fashion-MNIST, linear, alpha 0.1", FASHION, linear(784, 10), mixed(0.1), rounds=60)

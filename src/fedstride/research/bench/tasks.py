@@ -1,4 +1,4 @@
-"""What a task of `fedstride bench painless` is: data, model, split and training arguments, made anew for each seed."""
+"""Tasks of `fedstride bench painless`: data, model, split and training arguments, created for each seed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Split = Callable[[Tensor, int], Sequence[Tensor]]  # from the training targets a
 
 @dataclass(frozen=True)
 class Problem:
-    """What fs.train needs, but for the algorithm and the number of rounds."""
+    """The arguments of fs.train(), except the algorithm and the number of rounds."""
 
     model: nn.Module
     loss: str | Loss
@@ -37,7 +37,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class BenchTask:
-    """A federated learning problem, made anew for each seed."""
+    """A federated learning problem, created for each seed."""
 
     name: str
     group: str
@@ -45,7 +45,7 @@ class BenchTask:
     rounds: int
     score: str
     make: Callable[[int], Problem]
-    source: str | None = None  # the data set that it needs from the cache
+    source: str | None = None  # data set that must be in the cache
 
 
 TASKS: dict[str, BenchTask] = {}
@@ -66,13 +66,13 @@ def add(
     pooled: bool = False,
     **arguments: Any,
 ) -> None:
-    """Enter a task into the table.
+    """Add a task to the table.
 
     Args:
         wrong: Share of the training labels that are replaced by another class.
-        source: The data set that the task needs from the cache, if `data` is a function.
+        source: The data set that must be in the cache, if `data` is a function.
         pooled: Use images of half the side, where `data` names a source of images.
-        arguments: For fs.train; one epoch, 10 clients a round and batches of 20 where nothing is said.
+        arguments: For fs.train(); by default one epoch, 10 clients per round and batches of 20.
     """
     given = {"cohort": 10, "batch_size": 20, **arguments}
     if "local_steps" not in given:
@@ -102,22 +102,22 @@ def _corrupted(labels: Tensor, every: Tensor, wrong: float, random: torch.Genera
 
 
 def mixed(alpha: float, clients: int = 100, samples: int = 200) -> Split:
-    """Class mixes from a Dirichlet distribution."""
+    """Return a split with class distributions from a Dirichlet distribution."""
     return lambda y, seed: partition.dirichlet(y, clients, seed, alpha, samples)
 
 
 def classes(count: int, clients: int, samples: int | None = None) -> Split:
-    """So many classes at each client."""
+    """Return a split with this number of classes per client."""
     return lambda y, seed: partition.pathological(y[: samples and samples * clients], clients, seed, count)
 
 
 def alike(clients: int) -> Split:
-    """All samples, dealt out at random."""
+    """Return a split of all samples at random."""
     return lambda y, seed: partition.iid(y, clients, seed)
 
 
 def by_target(clients: int) -> Split:
-    """All samples in the order of their targets: every client has two ranges of them."""
+    """Return a split by target: each client has two ranges of the sorted samples."""
 
     def split(y: Tensor, seed: int) -> Sequence[Tensor]:
         pieces = torch.argsort(y).tensor_split(2 * clients)
@@ -128,7 +128,7 @@ def by_target(clients: int) -> Split:
 
 
 def by_role(clients: int, samples: int) -> Split:
-    """Speaking roles of Shakespeare that have enough text."""
+    """Return a split by the speaking roles of Shakespeare that have enough text."""
 
     def split(y: Tensor, seed: int) -> Sequence[Tensor]:
         owned = [part for part in partition.natural(parts.roles()) if len(part) >= samples]

@@ -14,6 +14,6 @@ from fedstride.research.papers import fedlin as fedlin
 from fedstride.research.papers import fedlin_limits as fedlin_limits
 # isort: on
 
-from fedstride.research.papers.experiment import EXPERIMENTS, Claim, Experiment, Findings, Lab, Picture, select
+from fedstride.research.papers.experiment import EXPERIMENTS, Claim, Experiment, Lab, Outcome, Picture, select
 
-__all__ = ["Claim", "EXPERIMENTS", "Experiment", "Lab", "Findings", "Picture", "select"]
+__all__ = ["Claim", "EXPERIMENTS", "Experiment", "Lab", "Outcome", "Picture", "select"]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fedstride.app.sweep import Cell, Result
-from fedstride.research.papers.experiment import NOT_RUN, Claim, Findings, Lab, Picture, curves, experiment, heat_map
+from fedstride.research.papers.experiment import NOT_RUN, Claim, Lab, Outcome, Picture, curves, experiment, heat_map
 from fedstride.research.papers.tasks import accuracy, cell
 
 Place = tuple[str, float]  # task, alpha
@@ -206,8 +206,8 @@ def about(lab: Lab, **more: Any) -> dict[str, Any]:
     return {**fixed, "rounds": ROUNDS[lab.scale], **more}
 
 
-@experiment("001-table1", "Eight client optimisers, tuned on one task and used on nine (Delta-SGD, table 1)")
-def table_1(lab: Lab) -> Findings:
+@experiment("delta-sgd-table1", "Eight client optimisers, tuned on one task and used on nine (Delta-SGD, table 1)")
+def table_1(lab: Lab) -> Outcome:
     ours = {place: finals(runs) for place, runs in measured(lab, OPTIMISERS, PLACES).items()}
     fashion = [behind(ours[place]) for place in PLACES if place[0] == "fashion_mnist"]
     near, near_here = (sum(behind(c) <= GOOD for c in columns.values()) for columns in (TABLE_1, ours))
@@ -247,11 +247,11 @@ def table_1(lab: Lab) -> Findings:
         curves("The search", words, tried, x="rate", y="test accuracy, %", xaxis={"type": "log"}),
     ]
     kept = {name: {f"{lr:g}": round(v, 2) for lr, v in found.items()} for name, found in scores.items()}
-    return Findings(claims, pictures, {"accuracy": rounded(ours), "search": kept}, about(lab))
+    return Outcome(claims, pictures, {"accuracy": rounded(ours), "search": kept}, about(lab))
 
 
-@experiment("001-figs1-3", "The same rates on other data and other mixes (Delta-SGD, figures 1 to 3)")
-def figures_1_to_3(lab: Lab) -> Findings:
+@experiment("delta-sgd-figs1-3", "The same rates on other data and other mixes (Delta-SGD, figures 1 to 3)")
+def figures_1_to_3(lab: Lab) -> Outcome:
     runs = measured(lab, OPTIMISERS, PLACES)
     ours = {place: finals(some) for place, some in runs.items()}
 
@@ -307,4 +307,4 @@ def figures_1_to_3(lab: Lab) -> Findings:
     ]
     shown = [TUNED, ("mnist", 0.1), ("mnist", 0.01), ("fashion_mnist", 0.1), ("fashion_mnist", 0.01), ("cifar10", 0.01)]
     pictures = [paths(label(p), "Tuned here." if p == TUNED else BORROWED, runs[p]) for p in shown]
-    return Findings(claims, pictures, {"accuracy": rounded(ours)}, about(lab))
+    return Outcome(claims, pictures, {"accuracy": rounded(ours)}, about(lab))

@@ -42,7 +42,7 @@ from fedstride.research.papers.delta_sgd import (
     rounded,
     trial,
 )
-from fedstride.research.papers.experiment import Claim, Findings, Lab, Picture, curves, experiment
+from fedstride.research.papers.experiment import Claim, Lab, Outcome, Picture, curves, experiment
 
 FEW = (OURS, "SGD", "SGD decayed", "Adam")
 SIDE = 40  # rounds on Fashion-MNIST outside of table 1, at small scale
@@ -88,7 +88,7 @@ def side_rounds(lab: Lab) -> dict[str, int]:
     return ROUNDS[lab.scale] | ({"fashion_mnist": SIDE} if lab.small else {})
 
 
-def table(lab: Lab, paper: dict[Place, Column], parts: Part, what: str, *more: Claim) -> Findings:
+def table(lab: Lab, paper: dict[Place, Column], parts: Part, what: str, *more: Claim) -> Outcome:
     """Reproduce a table of the paper in which one part of the algorithm differs from table 1."""
     runs = side(lab, chosen(lab), list(paper), parts=parts)
     ours = {place: finals(some) for place, some in runs.items()}
@@ -96,7 +96,7 @@ def table(lab: Lab, paper: dict[Place, Column], parts: Part, what: str, *more: C
     pictures = [paths(f"{label(p)}, {what}", BORROWED, runs[p]) for p in paper]
     if len(paper) > 1:
         pictures.insert(0, heat(f"All, {what}", {label(p): c for p, c in ours.items()}))
-    return Findings(
+    return Outcome(
         [*claims, *more], pictures, {"accuracy": rounded(ours)}, about(lab, rounds=side_rounds(lab), **parts)
     )
 
@@ -112,8 +112,8 @@ def signed(changed: Column) -> str:
     return ", ".join(f"{name} {value:+.1f}" for name, value in changed.items())
 
 
-@experiment("001-table2b", "FedProx's objective on the most unequal CIFAR-10 (Delta-SGD, table 2b)")
-def table_2b(lab: Lab) -> Findings:
+@experiment("delta-sgd-table2b", "FedProx's objective on the most unequal CIFAR-10 (Delta-SGD, table 2b)")
+def table_2b(lab: Lab) -> Outcome:
     place: Place = ("cifar10", 0.01)
     paper, ours = changes(lab, place, TABLE_6[place], PROX)
     one_way = min(ours.values()) > GOOD or max(ours.values()) < -GOOD
@@ -124,28 +124,28 @@ def table_2b(lab: Lab) -> Findings:
     )
 
 
-@experiment("001-table6", "FedProx's objective on all data (Delta-SGD, table 6)")
-def table_6(lab: Lab) -> Findings:
+@experiment("delta-sgd-table6", "FedProx's objective on all data (Delta-SGD, table 6)")
+def table_6(lab: Lab) -> Outcome:
     rest = not_run("CIFAR-100, ResNet-18 and ResNet-50, FedProx", "29.7 %, 0.6 behind SGD; 31.0 %, the best")
     return table(lab, TABLE_6, PROX, "FedProx", rest)
 
 
-@experiment("001-table4", "Adam at the server (Delta-SGD, table 4)")
-def table_4(lab: Lab) -> Findings:
+@experiment("delta-sgd-table4", "Adam at the server (Delta-SGD, table 4)")
+def table_4(lab: Lab) -> Outcome:
     rest = not_run("CIFAR-100, ResNet-18, FedAdam", "41.9 %, 7.3 behind SGD decayed, place 3 of 8")
     return table(lab, TABLE_4, ADAM, "FedAdam", rest)
 
 
-@experiment("001-table5", "MOON's objective (Delta-SGD, table 5)")
-def table_5(lab: Lab) -> Findings:
+@experiment("delta-sgd-table5", "MOON's objective (Delta-SGD, table 5)")
+def table_5(lab: Lab) -> Outcome:
     paper, ours = changes(lab, TUNED, TABLE_5, MOON)
     few = 2 * sum(value > 0 for value in ours.values()) <= len(ours)
     claim = lab.judge("points by MOON: no help for most optimisers", signed(paper), signed(ours), few)
     return table(lab, {TUNED: TABLE_5}, MOON, "MOON", claim)
 
 
-@experiment("001-B3", "Clients with different numbers of samples (Delta-SGD B.3, table 3)")
-def unequal_sizes(lab: Lab) -> Findings:
+@experiment("delta-sgd-B3", "Clients with different numbers of samples (Delta-SGD B.3, table 3)")
+def unequal_sizes(lab: Lab) -> Outcome:
     names = chosen(lab, (OURS, "SGD", "SGDM", "Adam"))
     settings: dict[str, Any] = {"data__partition": "quantity", "training__weights": "samples"}
     runs = measured(lab, names, [TUNED], **settings)[TUNED]
@@ -158,11 +158,11 @@ def unequal_sizes(lab: Lab) -> Findings:
     ]
     sizes = "drawn evenly from 40 to 200" if lab.small else "drawn evenly from 100 to 500"
     shown = [paths(f"{label(TUNED)}, unequal sizes", f"Samples per client {sizes}; means weighted by them.", runs)]
-    return Findings(claims, shown, {"accuracy": rounded({TUNED: ours})}, about(lab, samples=sizes))
+    return Outcome(claims, shown, {"accuracy": rounded({TUNED: ours})}, about(lab, samples=sizes))
 
 
-@experiment("001-B2", "One, two and three local epochs of Delta-SGD (Delta-SGD B.2, figure 5)")
-def local_epochs(lab: Lab) -> Findings:
+@experiment("delta-sgd-B2", "One, two and three local epochs of Delta-SGD (Delta-SGD B.2, figure 5)")
+def local_epochs(lab: Lab) -> Outcome:
     places: list[Place] = [("cifar10", alpha) for alpha in ALPHAS]
     epochs: dict[int, dict[str, Any]] = {1: {}, 2: {"training__epochs": 2.0}, 3: {"training__epochs": 3.0}}
     cells = {(p, e): trial(lab, p, {"part": RULES[OURS]}, **given) for p in places for e, given in epochs.items()}
@@ -192,11 +192,11 @@ def local_epochs(lab: Lab) -> Findings:
         for p in places
     ]
     ends = {label(p): {str(e): round(final([runs[p, e]]), 2) for e in epochs} for p in places}
-    return Findings(claims, pictures, {"accuracy": ends}, about(lab, epochs=list(epochs)))
+    return Outcome(claims, pictures, {"accuracy": ends}, about(lab, epochs=list(epochs)))
 
 
-@experiment("001-B7", "Three seeds: mean and deviation (Delta-SGD B.7, table 7)")
-def three_seeds(lab: Lab) -> Findings:
+@experiment("delta-sgd-B7", "Three seeds: mean and deviation (Delta-SGD B.7, table 7)")
+def three_seeds(lab: Lab) -> Outcome:
     seeds, names = max(3, lab.seeds), chosen(lab)
     runs = side(lab, names, list(TABLE_7), seeds=seeds)
     mean = {p: finals(some) for p, some in runs.items()}
@@ -228,7 +228,7 @@ def three_seeds(lab: Lab) -> Findings:
     note = f"Mean of {seeds} seeds with their deviation."
     pictures = [_bars(label(p), note, mean[p], spread[p]) for p in TABLE_7]
     rest = {"accuracy": rounded(mean), "deviation": rounded(spread)}
-    return Findings(claims, pictures, rest, about(lab, rounds=side_rounds(lab), seeds=seeds))
+    return Outcome(claims, pictures, rest, about(lab, rounds=side_rounds(lab), seeds=seeds))
 
 
 def _bars(title: str, note: str, mean: Column, spread: Column) -> Picture:

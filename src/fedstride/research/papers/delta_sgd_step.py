@@ -34,15 +34,15 @@ from fedstride.research.papers.delta_sgd import (
     rounded,
     trial,
 )
-from fedstride.research.papers.experiment import Findings, Lab, curves, experiment
+from fedstride.research.papers.experiment import Lab, Outcome, curves, experiment
 from fedstride.training.train import train
 
 Pair = tuple[float, float]  # step sizes allowed by the first and the second condition
 ALONE = 1e30  # a delta (or gamma) for which only the other condition binds
 
 
-@experiment("001-B1", "Delta-SGD's delta (Delta-SGD B.1, figure 4)")
-def ease_of_tuning(lab: Lab) -> Findings:
+@experiment("delta-sgd-B1", "Delta-SGD's delta (Delta-SGD B.1, figure 4)")
+def ease_of_tuning(lab: Lab) -> Outcome:
     places: list[Place] = [("mnist", 0.1), TUNED]
     deltas = {0.1: {}, 0.01: {"delta": 0.01}, 1.0: {"delta": 1.0}}  # 0.1 is the default, as in table 1
     cells = {(p, d): trial(lab, p, {"part": RULES[OURS], **given}) for p in places for d, given in deltas.items()}
@@ -64,7 +64,7 @@ def ease_of_tuning(lab: Lab) -> Findings:
         )
         for p in places
     ]  # fmt: skip
-    return Findings(claims, pictures, {"accuracy": rounded(ours)}, about(lab))
+    return Outcome(claims, pictures, {"accuracy": rounded(ours)}, about(lab))
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,11 @@ def watched(config: dict[str, Any]) -> Result:
     return {"chunks": [chunk for chunk in seen if chunk["first"]]}
 
 
-@experiment("001-fig7", "The two conditions of Delta-SGD's step (Delta-SGD B.8, figure 7)")
-def step_conditions(lab: Lab) -> Findings:
+@experiment("delta-sgd-fig7", "The two conditions of Delta-SGD's step (Delta-SGD B.8, figure 7)")
+def step_conditions(lab: Lab) -> Outcome:
     rounds = None if lab.small else 300  # as in the paper's figure
     plain = trial(lab, TUNED, {"part": RULES[OURS]}, rounds=rounds)
-    cell = Cell(f"001-fig7 {plain.name}", watched, plain.arguments)
+    cell = Cell(f"delta-sgd-fig7 {plain.name}", watched, plain.arguments)
     chunks = lab.run([cell])[cell.name]["chunks"]
     ways = [way for chunk in chunks for way in _ways(chunk)]
     share = statistics.fmean(first < second for way in ways for first, second in way)
@@ -136,7 +136,7 @@ def step_conditions(lab: Lab) -> Findings:
     series = {name: (x, [pick(pair) for pair in line]) for name, pick in shown.items()}
     pictures = [curves("Step size conditions", note, series, x="local steps", y="step size", log=True)]
     kept = {"first decides": share, "change per step": restless, "one in twenty exceeds": [large, allowed]}
-    return Findings(claims, pictures, kept, about(lab))
+    return Outcome(claims, pictures, kept, about(lab))
 
 
 def _first(pair: Pair) -> float:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fedstride.app.report import theme
 from fedstride.app.report.charts import line
 from fedstride.app.sweep import Cell, Result, Tell, complete
-from fedstride.core.errors import InvalidInput, nearest
+from fedstride.core.errors import FedstrideWarning, InvalidInput, nearest
 
-PAPERS = {"000": "FedSLS", "001": "Delta-SGD", "002": "FedTrack", "003": "FedExP", "004": "FedLin"}
+NUMBERS = {"000": "fedsls", "001": "delta-sgd", "003": "fedexp", "004": "fedlin"}  # names before 0.2 began with these
 SCALES = ("small", "paper")
 AGREES, IN_KIND, DIFFERS, NOT_RUN = "agrees", "in kind", "differs", "not run"
 
@@ -31,7 +32,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Picture:
-    """A plotly figure in plain dictionaries, with its texts. The page supplies defaults for the layout."""
+    """A figure in plotly's format, with its texts. The page supplies defaults for the layout."""
 
     title: str
     note: str
@@ -86,7 +87,7 @@ def _log_axis(values: list[float]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Findings:
+class Outcome:
     """The result of an experiment."""
 
     claims: list[Claim]
@@ -112,6 +113,8 @@ class Lab:
     def run(self, cells: Sequence[Cell], workers: int | None = None) -> dict[str, Result]:
         """Return the results by name; each scale has its own names. Use one worker, this process, for short cells."""
         folder = self.folder / "cells" / self.scale
+        for cell in cells:
+            _rename_old_file(cell, folder)
         self.used.update(cell.file(folder) for cell in cells)
         return complete(cells, folder, self.tell, workers)
 
@@ -127,36 +130,48 @@ class Lab:
         return Claim(what, paper, ours, agreement if holds else DIFFERS)
 
 
+def _rename_old_file(cell: Cell, folder: Path) -> None:
+    """Give a result that was saved under the number of its paper its present name."""
+    for number, paper in NUMBERS.items():
+        if cell.name.startswith((f"{paper}-", f"{paper} ")):
+            old = replace(cell, name=number + cell.name.removeprefix(paper)).file(folder)
+            if old.exists():
+                old.replace(cell.file(folder))
+
+
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment of a paper; its name starts with the paper's number, as in 003-synthetic."""
+    """An experiment of a paper; its name starts with the paper's, as in fedexp-synthetic."""
 
     name: str
     title: str
-    measure: Callable[[Lab], Findings]
+    measure: Callable[[Lab], Outcome]
 
 
 EXPERIMENTS: dict[str, Experiment] = {}
 
 
-def experiment(name: str, title: str) -> Callable[[Callable[[Lab], Findings]], Callable[[Lab], Findings]]:
-    """Register a function as an experiment, under the paper's number and the name of the table or figure."""
+def experiment(name: str, title: str) -> Callable[[Callable[[Lab], Outcome]], Callable[[Lab], Outcome]]:
+    """Register a function as an experiment, under the names of the paper and of the table or figure."""
 
-    def enter(measure: Callable[[Lab], Findings]) -> Callable[[Lab], Findings]:
+    def enter(measure: Callable[[Lab], Outcome]) -> Callable[[Lab], Outcome]:
         EXPERIMENTS[name] = Experiment(name, title, measure)
         return measure
 
     return enter
 
 
-def with_paper(name: str) -> str:
-    """Add the paper to the name of an experiment, as in "003-synthetic (FedExP)"."""
-    paper = PAPERS.get(name.partition("-")[0])
-    return f"{name} ({paper})" if paper else name
+def current(name: str) -> str:
+    """Return the present name of an experiment: fedexp-synthetic for 003-synthetic."""
+    paper, dash, rest = name.partition("-")
+    return NUMBERS.get(paper, paper) + dash + rest
 
 
 def select(name: str) -> list[Experiment]:
-    """Return one experiment by its name, those of a paper by its number, or `all`."""
+    """Return one experiment by its name, those of a paper by the paper's name, or `all`."""
+    if (new := current(name)) != name:
+        warnings.warn(f"{name} is now {new}; the old name goes in the next release.", FedstrideWarning, stacklevel=2)
+        name = new
     known = [EXPERIMENTS[key] for key in sorted(EXPERIMENTS)]
     found = [e for e in known if name in ("all", e.name) or e.name.startswith(f"{name}-")]
     if not found:

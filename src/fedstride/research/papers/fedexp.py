@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import product
 from statistics import fmean
 
-from fedstride.research.papers.experiment import Claim, Findings, Lab, curves, experiment
+from fedstride.research.papers.experiment import Claim, Lab, Outcome, curves, experiment
 from fedstride.research.papers.rivals import (
     DATA,
     NAMES,
@@ -54,8 +54,8 @@ def _shown(t: float, most: int) -> str:
     return f"> {most}" if t > most else f"{t:g}"
 
 
-@experiment("003-table1", "Rounds to a target accuracy, every rival tuned (FedExP, table 1 and figure 3)")
-def table_1(lab: Lab) -> Findings:
+@experiment("fedexp-table1", "Rounds to a target accuracy, every rival tuned (FedExP, table 1 and figure 3)")
+def table_1(lab: Lab) -> Outcome:
     best, runs = finals(lab, product(PLACES, RIVALS))
     ours = {place: _rounds(lab, place, runs[place]) for place in PLACES}
     claims = [claim for place in PLACES for claim in _speed(lab, place, ours[place])]
@@ -72,7 +72,7 @@ def table_1(lab: Lab) -> Findings:
         place: {"target": round(targets[place], 2), "rounds": ours[place], "accuracy": rounded(scores(runs[place]))}
         for place in PLACES
     }
-    return Findings(claims, pictures, figures, settings)
+    return Outcome(claims, pictures, figures, settings)
 
 
 def _speed(lab: Lab, place: str, ours: dict[str, float]) -> list[Claim]:
@@ -103,8 +103,10 @@ def _speed(lab: Lab, place: str, ours: dict[str, float]) -> list[Claim]:
     return claims
 
 
-@experiment("003-fig7", "The server step of FedExP over the rounds, on deep tasks (FedExP, section 6 and figures 8, 9)")
-def figure_7(lab: Lab) -> Findings:
+@experiment(
+    "fedexp-fig7", "The server step of FedExP over the rounds, on deep tasks (FedExP, section 6 and figures 8, 9)"
+)
+def figure_7(lab: Lab) -> Outcome:
     best, runs = finals(lab, product(PLACES, ("fedexp", "fedavg")))
     constant = {p: best[p, "fedavg"]["server_lr"] for p in PLACES}
     steps = {p: [v for run in runs[p]["fedexp"] for v in run["history"]["server_step"]] for p in PLACES}
@@ -121,14 +123,14 @@ def figure_7(lab: Lab) -> Findings:
     series = {DATA[p]: points(runs[p]["fedexp"][0], "server_step", 1) for p in PLACES}
     picture = curves("Server step", "FedExP with its best parameters; first seed.", series, y="eta_g")
     figures = {p: {"constant": constant[p], "share": round(share[p], 3), "mean": fmean(steps[p])} for p in PLACES}
-    return Findings(claims, [picture], figures, about(lab, best))
+    return Outcome(claims, [picture], figures, about(lab, best))
 
 
 MOMENTUM = ("fedexpm", "fedavgm", "fedadam", "fedexp", "fedavg")
 
 
-@experiment("003-AppF", "Extrapolation with server momentum (FedExP, appendix F)")
-def appendix_f(lab: Lab) -> Findings:
+@experiment("fedexp-AppF", "Extrapolation with server momentum (FedExP, appendix F)")
+def appendix_f(lab: Lab) -> Outcome:
     best, places = finals(lab, [("cifar10", recipe) for recipe in MOMENTUM])
     runs = places["cifar10"]
     rounds, final = _rounds(lab, "cifar10", runs), scores(runs)
@@ -155,14 +157,14 @@ def appendix_f(lab: Lab) -> Findings:
     ]
     figures = {"rounds": rounds, "accuracy": rounded(final)}
     pictures = [paths("CIFAR-10", "Every algorithm tuned; first seed.", runs)]
-    return Findings(claims, pictures, figures, about(lab, best))
+    return Outcome(claims, pictures, figures, about(lab, best))
 
 
 VARIANCE = ("scaffold_exp", "scaffold", "fedexp", "fedavg")
 
 
-@experiment("003-scaffold-exp", "Extrapolation added to SCAFFOLD (FedExP, figure 4, figure 8, appendix E)")
-def scaffold_exp(lab: Lab) -> Findings:
+@experiment("fedexp-scaffold-exp", "Extrapolation added to SCAFFOLD (FedExP, figure 4, figure 8, appendix E)")
+def scaffold_exp(lab: Lab) -> Outcome:
     best, runs = finals(lab, product(PLACES, VARIANCE))
     final = {place: scores(runs[place]) for place in PLACES}
     losses = {r: training_loss(some) for r, some in runs["emnist"].items()}
@@ -189,4 +191,4 @@ def scaffold_exp(lab: Lab) -> Findings:
     ]
     pictures = [paths(DATA[place], "Every algorithm tuned; first seed.", runs[place]) for place in PLACES]
     figures = {"accuracy": {p: rounded(final[p]) for p in PLACES}, "training loss, emnist": rounded(losses)}
-    return Findings(claims, pictures, figures, about(lab, best))
+    return Outcome(claims, pictures, figures, about(lab, best))

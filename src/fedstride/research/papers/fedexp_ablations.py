@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from fedstride.app.sweep import Result
-from fedstride.research.papers.experiment import Findings, Lab, Picture, curves, experiment, heat_map
+from fedstride.research.papers.experiment import Lab, Outcome, Picture, curves, experiment, heat_map
 from fedstride.research.papers.fedexp import CIFAR_100, PLACES
 from fedstride.research.papers.rivals import DATA, TUNED, not_run, points, power, score, trial, tuned
 from fedstride.research.papers.tasks import ROUNDS, accuracy, cell
@@ -22,9 +22,9 @@ SERVER = (-1, -0.5, 0, 0.5, 1)  # log10 of eta_g
 
 
 @experiment(
-    "003-fig1", "Server step and client step of FedAvg, compared with FedExP's own server step (FedExP, figure 1)"
+    "fedexp-fig1", "Server step and client step of FedAvg, compared with FedExP's own server step (FedExP, figure 1)"
 )
-def figure_1(lab: Lab) -> Findings:
+def figure_1(lab: Lab) -> Outcome:
     cells = {
         (a, g): trial(lab, "emnist", "fedavg", {"lr": power(a), "server_lr": power(g)}) for a in CLIENT for g in SERVER
     }
@@ -60,7 +60,7 @@ def figure_1(lab: Lab) -> Findings:
         "fedexp": {f"{a:g}": round(v, 2) for a, v in extrapolated.items()},
     }
     settings = {"data": DATA["emnist"], "rounds": TUNED, "log10 eta_l": CLIENT, "log10 eta_g": SERVER, "eps": 1e-3}
-    return Findings(claims, [_map(grid, extrapolated)], figures, settings)
+    return Outcome(claims, [_map(grid, extrapolated)], figures, settings)
 
 
 def _map(grid: dict[tuple[float, float], float], extrapolated: dict[float, float]) -> Picture:
@@ -89,8 +89,8 @@ ONE = {"name": "fedexp", "lr": 0.1, "server_lr_max": 1.0}  # FedAvg with FedExP'
 ITERATES = {"last_accuracy": "last iterate", "test_accuracy": "mean of two"}
 
 
-@experiment("003-fig6", "The mean of the last two iterates against the last one (FedExP, figure 6)")
-def figure_6(lab: Lab) -> Findings:
+@experiment("fedexp-fig6", "The mean of the last two iterates against the last one (FedExP, figure 6)")
+def figure_6(lab: Lab) -> Outcome:
     size = {**FEW[lab.scale], "data__clients": 10, "data__alpha": 0.3, "training__evaluate_every": 1}
     rounds = 40 if lab.small else ROUNDS[lab.scale]
     algorithms: dict[str, dict[str, Any]] = {"FedExP": {"name": "fedexp", "lr": 0.1}, "FedAvg": ONE}
@@ -130,7 +130,7 @@ def figure_6(lab: Lab) -> Findings:
         "swing": {key: round(swing[at], 3) for key, at in keys.items()},
         "final": {key: round(final[at], 2) for key, at in keys.items()},
     }
-    return Findings(claims, [picture], figures, {"rate": 0.1, "rounds": rounds, "accuracy": "on test data"})
+    return Outcome(claims, [picture], figures, {"rate": 0.1, "rounds": rounds, "accuracy": "on test data"})
 
 
 def _swing(run: Result, column: str) -> float:
@@ -145,8 +145,8 @@ TABLE_4 = {  # training accuracy by log10 of eps
 }
 
 
-@experiment("003-table4", "FedExP with five values of eps (FedExP, table 4)")
-def table_4(lab: Lab) -> Findings:
+@experiment("fedexp-table4", "FedExP with five values of eps (FedExP, table 4)")
+def table_4(lab: Lab) -> Outcome:
     best = tuned(lab, [(place, "fedexp") for place in PLACES])
     powers = (-3, -2, -1) if lab.small else (-3, -2.5, -2, -1.5, -1)
     cells = {}
@@ -189,7 +189,7 @@ def table_4(lab: Lab) -> Findings:
     picture = curves("Accuracy by eps", "", series, x="eps", y="test accuracy, %", xaxis={"type": "log"})
     figures = {p: {f"10^{e:g}" if e else "fedavg": round(v, 2) for e, v in ours[p].items()} for p in PLACES}
     rates = {DATA[p]: best[p, "fedexp"]["lr"] for p in PLACES}
-    return Findings(claims, [picture], figures, {"rate": rates, "rounds": ROUNDS[lab.scale]})
+    return Outcome(claims, [picture], figures, {"rate": rates, "rounds": ROUNDS[lab.scale]})
 
 
 def _by_eps(values: dict[float, float] | dict[int, float]) -> str:

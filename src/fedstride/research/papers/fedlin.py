@@ -22,7 +22,7 @@ from fedstride.app.sweep import Cell, Result
 from fedstride.client.gradient import Noisy
 from fedstride.core.rows import Vec, sq
 from fedstride.engine import Local
-from fedstride.research.papers.experiment import Claim, Findings, Lab, curves, experiment
+from fedstride.research.papers.experiment import Claim, Lab, Outcome, curves, experiment
 from fedstride.research.verify.fedlin import appendix_k, logistic_sum, newton
 from fedstride.research.verify.problems import LeastSquares, iterates, near, random_least_squares
 from fedstride.wire import TopK
@@ -60,9 +60,9 @@ def _logistic() -> tuple[LeastSquares, list[int], Vec]:
 
 
 @experiment(
-    "004-K", "Logistic regression with sparse gradients, at the server and at the clients (FedLin, figures 6 and 7)"
+    "fedlin-K", "Logistic regression with sparse gradients, at the server and at the clients (FedLin, figures 6 and 7)"
 )
-def sparse_gradients(lab: Lab) -> Findings:
+def sparse_gradients(lab: Lab) -> Outcome:
     judge = partial(lab.judge, full=True)
     rounds = 300
     down: Work = {name: {"where": "down", "k": k, "feedback": False, "lr": 0.15} for name, k in SERVER.items()}
@@ -70,7 +70,7 @@ def sparse_gradients(lab: Lab) -> Findings:
     shorter = {f"{name}, 0.15 / delta_s": a | {"lr": 0.15 * a["k"] / 100} for name, a in fed_back.items()}
     up: Work = {name: {"where": "up", "k": k, "feedback": True, "lr": 0.1} for name, k in CLIENTS.items()}
     work = {**down, **fed_back, **shorter, **up}
-    cells = {name: Cell(f"004-K {name}", sparse, {**a, "rounds": rounds}) for name, a in work.items()}
+    cells = {name: Cell(f"fedlin-K {name}", sparse, {**a, "rounds": rounds}) for name, a in work.items()}
     found = lab.run(list(cells.values()))
     gaps = {name: found[cell.name]["gap"] for name, cell in cells.items()}
     floors = {name: fmean(gaps[name][-rounds // 4 :]) for name in gaps}
@@ -113,7 +113,7 @@ def sparse_gradients(lab: Lab) -> Findings:
         "loss": "sum, eq. (156)",
         "rounds": rounds,
     }
-    return Findings(claims, pictures, {"last": {n: g[-1] for n, g in gaps.items()}, "last quarter": floors}, about)
+    return Outcome(claims, pictures, {"last": {n: g[-1] for n, g in gaps.items()}, "last quarter": floors}, about)
 
 
 def _reaches(lab: Lab, name: str, paper: str, gap: list[float]) -> Claim:
@@ -154,11 +154,11 @@ def noisy(variance: float, scale: str, seed: int) -> Result:
     return {"square": [float(sq(x - star)) for x in xs]}
 
 
-@experiment("004-L", "FedLin under noise: a floor that grows with its variance (FedLin, figure 8)")
-def noise_floors(lab: Lab) -> Findings:
+@experiment("fedlin-L", "FedLin under noise: a floor that grows with its variance (FedLin, figure 8)")
+def noise_floors(lab: Lab) -> Outcome:
     judge = partial(lab.judge, full=False)
     cells = {
-        (v, seed): Cell(f"004-L {v:g} s{seed}", noisy, {"variance": v, "scale": lab.scale, "seed": seed})
+        (v, seed): Cell(f"fedlin-L {v:g} s{seed}", noisy, {"variance": v, "scale": lab.scale, "seed": seed})
         for v in NOISE
         for seed in range(lab.seeds)
     }
@@ -205,4 +205,4 @@ def noise_floors(lab: Lab) -> Findings:
     about = dict(
         zip(("clients", "samples", "unknowns", "most local steps", "etabar", "rounds"), SIZES[lab.scale], strict=True)
     )
-    return Findings(claims, [picture], {"floor": {str(v): floor[v] for v in NOISE}}, about)
+    return Outcome(claims, [picture], {"floor": {str(v): floor[v] for v in NOISE}}, about)

@@ -13,7 +13,7 @@ import torch
 
 from fedstride.algorithm.recipes import fedlin, fedsplit
 from fedstride.app.sweep import Cell, Result
-from fedstride.research.papers.experiment import Claim, Findings, Lab, Picture, curves, experiment
+from fedstride.research.papers.experiment import Claim, Lab, Outcome, Picture, curves, experiment
 from fedstride.research.papers.fedlin import HERE, span
 from fedstride.research.verify.fedlin import matrix_57, recurrence
 from fedstride.research.verify.problems import LeastSquares, iterates
@@ -41,17 +41,19 @@ def split(L: float, e: int, rounds: int) -> Result:
     return {"radius": max(radius), "bias": bias, "distance": [float((x - star).norm()) for x in xs]}
 
 
-@experiment("004-J", "FedSplit on two quadratics: odd numbers of local steps diverge (FedLin, figure 5)")
-def fedsplit_diverges(lab: Lab) -> Findings:
+@experiment("fedlin-J", "FedSplit on two quadratics: odd numbers of local steps diverge (FedLin, figure 5)")
+def fedsplit_diverges(lab: Lab) -> Outcome:
     ours, steeper = _by_steps(lab, 1000.0, range(1, 42)), _by_steps(lab, 2000.0, range(42, 62))
     calm = _calm(ours)
     figures = {"radius": {str(e): ours[e]["radius"] for e in ours}, "bias": {str(e): ours[e]["bias"] for e in calm}}
     about = {"L": 1000, "mu": 1, "s": "1 / sqrt(L mu)", "inner step": "s / (1 + s (L + mu) / 2)", "start": "0"}
-    return Findings(_divergence(lab, ours, steeper), _radii(ours), figures, about)
+    return Outcome(_divergence(lab, ours, steeper), _radii(ours), figures, about)
 
 
 def _by_steps(lab: Lab, L: float, es: range) -> dict[int, Result]:
-    cells = {e: Cell(f"004-J L={L:g} e={e}", split, {"L": L, "e": e, "rounds": 60 if e in FIGURE_5 else 6}) for e in es}
+    cells = {
+        e: Cell(f"fedlin-J L={L:g} e={e}", split, {"L": L, "e": e, "rounds": 60 if e in FIGURE_5 else 6}) for e in es
+    }
     found = lab.run(list(cells.values()), workers=1)
     return {e: found[cell.name] for e, cell in cells.items()}
 
@@ -135,13 +137,15 @@ def round_map(L: float, H: int, eta: float) -> Result:
     return {"radius": radius, "second": float(M[1, 1]), "wrong": wrong}
 
 
-@experiment("004-E", "FedLin on two quadratics: the step must be shorter than 1/H (FedLin, theorem 5 and appendix E)")
-def lower_bound(lab: Lab) -> Findings:
+@experiment(
+    "fedlin-E", "FedLin on two quadratics: the step must be shorter than 1/H (FedLin, theorem 5 and appendix E)"
+)
+def lower_bound(lab: Lab) -> Outcome:
     judge = partial(lab.judge, full=True)
     grid = [(L, H) for L in (14.0, 100.0) for H in (2, 10, 30)]
     shares = [k / 10 for k in range(1, 16)]
     cells = {
-        (L, H, share): Cell(f"004-E L={L:g} H={H} eta H={share:.6g}", round_map, {"L": L, "H": H, "eta": share / H})
+        (L, H, share): Cell(f"fedlin-E L={L:g} H={H} eta H={share:.6g}", round_map, {"L": L, "H": H, "eta": share / H})
         for L, H in grid
         for share in (*shares, 1 / (6 * L))
     }
@@ -172,4 +176,4 @@ def lower_bound(lab: Lab) -> Findings:
     words = "Above 1 a run diverges.", lines
     picture = curves("Spectral radius of a round", *words, x="eta H", y="spectral radius", log=True, yaxis=range_of)
     figures = {"least radius with eta >= 1/H": min(long), "largest radius with eta = 1/(6LH)": max(short)}
-    return Findings(claims, [picture], figures, {"L": (14, 100), "H": (2, 10, 30)})
+    return Outcome(claims, [picture], figures, {"L": (14, 100), "H": (2, 10, 30)})

@@ -13,7 +13,7 @@ from itertools import combinations, product
 from statistics import fmean
 
 from fedstride.app.sweep import Result
-from fedstride.research.papers.experiment import Claim, Findings, Lab, curves, experiment
+from fedstride.research.papers.experiment import Claim, Lab, Outcome, curves, experiment
 from fedstride.research.papers.rivals import (
     DATA,
     NAMES,
@@ -57,9 +57,9 @@ def _tables(lab: Lab) -> tuple[Best, dict[str, Runs]]:
 
 
 @experiment(
-    "000-table1", "Training loss of line search and extrapolation against tuned rivals (FedSLS, table 1, figure 2)"
+    "fedsls-table1", "Training loss of line search and extrapolation against tuned rivals (FedSLS, table 1, figure 2)"
 )
-def table_1(lab: Lab) -> Findings:
+def table_1(lab: Lab) -> Outcome:
     best, runs = _tables(lab)
     ours = {p: {r: training_loss(some) for r, some in runs[p].items()} for p in PLACES}
     claims = [c for p in PLACES for c in _compared(lab, p, dict(zip(METHODS, TABLE_1[p], strict=True)), ours[p], -1)]
@@ -75,13 +75,13 @@ def table_1(lab: Lab) -> Findings:
         )
         for p in PLACES
     ]
-    return Findings(claims, pictures, {p: rounded(ours[p]) for p in PLACES}, _about(lab, best))
+    return Outcome(claims, pictures, {p: rounded(ours[p]) for p in PLACES}, _about(lab, best))
 
 
 @experiment(
-    "000-table2", "Test accuracy of line search and extrapolation against tuned rivals (FedSLS, table 2, figure 3)"
+    "fedsls-table2", "Test accuracy of line search and extrapolation against tuned rivals (FedSLS, table 2, figure 3)"
 )
-def table_2(lab: Lab) -> Findings:
+def table_2(lab: Lab) -> Outcome:
     best, runs = _tables(lab)
     ours = {p: {r: score(some) for r, some in runs[p].items()} for p in PLACES}
     claims = [c for p in PLACES for c in _compared(lab, p, dict(zip(METHODS, TABLE_2[p], strict=True)), ours[p], 1)]
@@ -96,7 +96,7 @@ def table_2(lab: Lab) -> Findings:
         not_run("CIFAR-100, ResNet-18", "FedExProx 52.13, FedExP 50.24, FedExpSLS 50.23, FedSLS 46.53, FedAvg 40.94"),
     ]
     pictures = [paths(DATA[p], "Rivals tuned; first seed.", runs[p]) for p in PLACES]
-    return Findings(claims, pictures, {p: rounded(ours[p]) for p in PLACES}, _about(lab, best))
+    return Outcome(claims, pictures, {p: rounded(ours[p]) for p in PLACES}, _about(lab, best))
 
 
 def _compared(lab: Lab, place: str, paper: Column, ours: Column, sign: int) -> list[Claim]:
@@ -149,8 +149,8 @@ EXPECTED = {  # FedSLS app. F: number of trials per step at the start and later
 FEW = 1.5  # trials per step up to which we say "about one"
 
 
-@experiment("000-fig4", "Trials of the line search over the rounds (FedSLS, figure 4)")
-def figure_4(lab: Lab) -> Findings:
+@experiment("fedsls-fig4", "Trials of the line search over the rounds (FedSLS, figure 4)")
+def figure_4(lab: Lab) -> Outcome:
     _, places = finals(lab, [(p, "fedexpsls") for p in PLACES])
     runs = {p: some["fedexpsls"] for p, some in places.items()}
     trials = {p: [fmean(column) for column in zip(*map(_trials, some), strict=False)] for p, some in runs.items()}
@@ -179,7 +179,7 @@ def figure_4(lab: Lab) -> Findings:
         "Trials per step", "FedExpSLS; 1 means that the first trial is accepted; first seed.", series, y="trials"
     )
     figures = {p: {"first fifth": round(start[p], 3), "last fifth": round(end[p], 3)} for p in PLACES}
-    return Findings(claims, [picture], figures, {"rounds": ROUNDS[lab.scale], "c": 0.1, "lr_max": 1})
+    return Outcome(claims, [picture], figures, {"rounds": ROUNDS[lab.scale], "c": 0.1, "lr_max": 1})
 
 
 def _trials(run: Result) -> list[float]:
@@ -194,8 +194,8 @@ def _ends(count: int) -> tuple[Callable[[list[float]], list[float]], Callable[[l
 CS = (0.1, 0.3, 0.5, 0.7)
 
 
-@experiment("000-fig5", "The constant c of Armijo's condition (FedSLS, figure 5)")
-def figure_5(lab: Lab) -> Findings:
+@experiment("fedsls-fig5", "The constant c of Armijo's condition (FedSLS, figure 5)")
+def figure_5(lab: Lab) -> Outcome:
     # 0.1 is the recipe's default, so this run is shared with the tables
     cells = {
         (c, seed): trial(lab, "cifar10", "fedexpsls", {} if c == 0.1 else {"c": c}, ROUNDS[lab.scale], seed)
@@ -228,7 +228,7 @@ def figure_5(lab: Lab) -> Findings:
         curves("Trials per step", note, tried, y="trials"),
     ]
     figures = {"accuracy": {f"{c:g}": round(v, 2) for c, v in final.items()}, "trials": _plain(trials)}
-    return Findings(claims, pictures, figures, {"c": CS, "rounds": ROUNDS[lab.scale], "lr_max": 1})
+    return Outcome(claims, pictures, figures, {"c": CS, "rounds": ROUNDS[lab.scale], "lr_max": 1})
 
 
 def _by_c(values: Mapping[float, float], form: str) -> str:

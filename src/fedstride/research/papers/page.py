@@ -24,10 +24,10 @@ from fedstride.research.papers.experiment import (
     IN_KIND,
     NOT_RUN,
     Experiment,
-    Findings,
     Lab,
+    Outcome,
     Picture,
-    with_paper,
+    current,
 )
 
 Record = dict[str, Any]
@@ -39,7 +39,7 @@ COLOURS = {  # verdict: (light, dark)
 }
 
 
-def record(experiment: Experiment, lab: Lab, outcome: Findings) -> Record:
+def record(experiment: Experiment, lab: Lab, outcome: Outcome) -> Record:
     about = environment()
     found = {
         "name": experiment.name,
@@ -75,7 +75,7 @@ def read(folder: Path) -> list[Record]:
         raise InvalidInput(f"--out {folder}: contains a .json that is not an experiment's record ({error}).") from error
     if not found or not all(isinstance(r, dict) and "claims" in r for r in found):
         raise InvalidInput(f"--out {folder}: expected records written by `fedstride reproduce NAME --out {folder}`.")
-    return found
+    return [r | {"name": current(r["name"])} for r in found]
 
 
 def markdown(records: Sequence[Record]) -> str:
@@ -84,8 +84,7 @@ def markdown(records: Sequence[Record]) -> str:
     for r in records:
         rest = [str(r["seeds"]), (r["commit"] or "-")[:7] + ("+" if _dirty(r) else ""), f"{r['hours']:.2g}"]
         rows += [
-            [with_paper(r["name"]), r["scale"], c["what"], c["paper"], c["ours"], _strong(c["verdict"]), *rest]
-            for c in r["claims"]
+            [r["name"], r["scale"], c["what"], c["paper"], c["ours"], _strong(c["verdict"]), *rest] for c in r["claims"]
         ]
     lines = ["| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
@@ -132,7 +131,7 @@ def page(found: Record, pictures: Sequence[Picture]) -> str:
         charts,
         colours={name.replace(" ", "-"): pair for name, pair in COLOURS.items()},
         title=found["title"],
-        name=with_paper(found["name"]),
+        name=found["name"],
         r=found,
         took=duration(3600 * found["hours"]),
         figures=json.dumps(found["figures"], indent=1, ensure_ascii=False),

@@ -130,7 +130,7 @@ def trial(lab: Lab, place: str, recipe: str, options: Options, rounds: int = TUN
         settings["training__evaluate_every"] = 5
     run = cell(lab, TASKS[place], algorithm, rounds=rounds, seed=seed, **settings)
     model = run.arguments["config"]["model"]["name"]
-    return replace(run, name=f"003 {TASKS[place]} {model} {text(algorithm)} r{rounds} s{seed}")
+    return replace(run, name=f"fedexp {TASKS[place]} {model} {text(algorithm)} r{rounds} s{seed}")
 
 
 def power(exponent: float) -> float:

@@ -22,7 +22,7 @@ from fedstride.app.sweep import Cell, Result
 from fedstride.core.errors import Diverged
 from fedstride.core.rows import sq
 from fedstride.engine import Local
-from fedstride.research.papers.experiment import Claim, Findings, Lab, curves, experiment
+from fedstride.research.papers.experiment import Claim, Lab, Outcome, curves, experiment
 from fedstride.research.verify.fedexp import synthetic, zeros
 from fedstride.research.verify.problems import iterates
 
@@ -70,9 +70,9 @@ def regression(seed: int, size: list[int], recipe: str, options: Options, rounds
 
 
 @experiment(
-    "003-synthetic", "Linear regression with more unknowns than equations (FedExP, figure 3 left, figure 7, table 3)"
+    "fedexp-synthetic", "Linear regression with more unknowns than equations (FedExP, figure 3 left, figure 7, table 3)"
 )
-def linear_regression(lab: Lab) -> Findings:
+def linear_regression(lab: Lab) -> Outcome:
     best = [_tuned(lab, seed) for seed in range(1, lab.seeds + 1)]
     cells = {
         (seed, m): _cell(lab, seed + 1, m, o, ROUNDS[lab.scale])
@@ -112,13 +112,13 @@ def linear_regression(lab: Lab) -> Findings:
         "mu of FedProx": PROX,
         "eps of FedExP": 0,
     }
-    return Findings(claims, [picture, steps], {"best": best, "loss": at}, about)
+    return Outcome(claims, [picture, steps], {"best": best, "loss": at}, about)
 
 
 def _cell(lab: Lab, seed: int, recipe: str, options: Options, rounds: int) -> Cell:
     words = " ".join(f"{key}={value:.3g}" for key, value in options.items())
     arguments: dict[str, Any] = {"seed": seed, "size": list(SIZES[lab.scale]), "recipe": recipe, "options": options}
-    return Cell(f"003-synthetic {recipe} {words} r{rounds} s{seed}", regression, {**arguments, "rounds": rounds})
+    return Cell(f"fedexp-synthetic {recipe} {words} r{rounds} s{seed}", regression, {**arguments, "rounds": rounds})
 
 
 def _tuned(lab: Lab, seed: int) -> dict[str, Options]:

@@ -19,7 +19,7 @@ from fedstride.app.report.charts import line
 from fedstride.app.sweep import Cell, Result
 from fedstride.client.step import Polyak
 from fedstride.engine import Local
-from fedstride.research.papers.experiment import Findings, Lab, Picture, curves, experiment
+from fedstride.research.papers.experiment import Lab, Outcome, Picture, curves, experiment
 from fedstride.research.verify import fedexp as eq12
 from fedstride.research.verify import fedsls as fig1
 from fedstride.research.verify.problems import LeastSquares, iterates
@@ -56,12 +56,12 @@ def path(toy: str, method: str, start: list[float], rounds: int, steps: int) -> 
     }
 
 
-@experiment("000-fig1", "Two clients in the plane: line search and extrapolation together (FedSLS, figure 1)")
-def figure_1(lab: Lab) -> Findings:
+@experiment("fedsls-fig1", "Two clients in the plane: line search and extrapolation together (FedSLS, figure 1)")
+def figure_1(lab: Lab) -> Outcome:
     judge = partial(lab.judge, full=True)
     setting: dict[str, Any] = {"toy": "fig1", "start": [0.24, 1.0], "rounds": 50, "steps": 10}
-    found = lab.run([Cell(f"000-fig1 {m}", path, {**setting, "method": m}) for m in METHODS["fig1"]], workers=1)
-    runs = {m: found[f"000-fig1 {m}"] for m in METHODS["fig1"]}
+    found = lab.run([Cell(f"fedsls-fig1 {m}", path, {**setting, "method": m}) for m in METHODS["fig1"]], workers=1)
+    runs = {m: found[f"fedsls-fig1 {m}"] for m in METHODS["fig1"]}
     final = {m: run["final"] for m, run in runs.items()}
     ranked, others = sorted(final, key=final.__getitem__), [m for m in final if m != "FedExpSLS"]
     order = " < ".join(f"{m} {final[m]:.2g}" for m in ranked)
@@ -100,19 +100,19 @@ def figure_1(lab: Lab) -> Findings:
         "c": 0.1,
         "lr_max": 1,
     }
-    return Findings(claims, pictures, {"final": final}, about)
+    return Outcome(claims, pictures, {"final": final}, about)
 
 
 @experiment(
-    "003-eq12", "Two clients in the plane: F oscillates while the distance falls (FedExP, equation 12 and figure 2)"
+    "fedexp-eq12", "Two clients in the plane: F oscillates while the distance falls (FedExP, equation 12 and figure 2)"
 )
-def equation_12(lab: Lab) -> Findings:
+def equation_12(lab: Lab) -> Outcome:
     judge = partial(lab.judge, full=True)
     setting: dict[str, Any] = {"toy": "eq12", "rounds": 10, "steps": 1}
-    cells = [Cell(f"003-eq12 {m}", path, {**setting, "method": m, "start": [1.0, -1.0]}) for m in METHODS["eq12"]]
-    cells.append(Cell("003-eq12 from S_1", path, {**setting, "method": "FedExP", "start": [1.0, 0.0], "rounds": 1}))
+    cells = [Cell(f"fedexp-eq12 {m}", path, {**setting, "method": m, "start": [1.0, -1.0]}) for m in METHODS["eq12"]]
+    cells.append(Cell("fedexp-eq12 from S_1", path, {**setting, "method": "FedExP", "start": [1.0, 0.0], "rounds": 1}))
     found = lab.run(cells, workers=1)
-    runs = {m: found[f"003-eq12 {m}"] for m in METHODS["eq12"]}
+    runs = {m: found[f"fedexp-eq12 {m}"] for m in METHODS["eq12"]}
     problem, solution = eq12.toy(), torch.tensor([0.0, 3.0], dtype=torch.float64)
     points = {m: torch.tensor(run["x"], dtype=torch.float64) for m, run in runs.items()}
     square = {m: (x - solution).square().sum(1).tolist() for m, x in points.items()}
@@ -122,7 +122,7 @@ def equation_12(lab: Lab) -> Findings:
     rises = sum(new > old for old, new in pairwise(F))
     falls = sum(new < old for old, new in pairwise(ours))
     better = sum(mean < last for mean, last in zip(means[1:], F[2:], strict=True))
-    rounds, first = len(ours) - 1, found["003-eq12 from S_1"]["server_step"][0]
+    rounds, first = len(ours) - 1, found["fedexp-eq12 from S_1"]["server_step"][0]
     claims = [
         judge(
             "|w - w*|^2 under FedExP",
@@ -160,7 +160,7 @@ def equation_12(lab: Lab) -> Findings:
         "start": (1, -1),
         "clients": "minimise their loss exactly",
     }
-    return Findings(claims, pictures, {"F": F, "mean of two": means, "distance squared": square}, about)
+    return Outcome(claims, pictures, {"F": F, "mean of two": means, "distance squared": square}, about)
 
 
 def _paths(title: str, note: str, problem: LeastSquares, runs: dict[str, Result], lines: int = 41) -> Picture:

@@ -23,9 +23,8 @@ from fedstride.client.step import Adagrad, Adam, AdamW
 from fedstride.core.errors import Diverged, Refused
 from fedstride.core.rows import Vec
 from fedstride.engine import Local
-from fedstride.research.verify.identities import Featured, apart, unequal, weighted_minimiser
 from fedstride.research.verify.law import Measured, Measurement
-from fedstride.research.verify.problems import LeastSquares
+from fedstride.research.verify.problems import Featured, LeastSquares, apart, unequal, weighted_minimiser
 from fedstride.server import DAdaptation, DoG, Prodigy
 from fedstride.training.result import Run
 from fedstride.training.rounds import Event
@@ -70,7 +69,7 @@ def check(algorithm: Algorithm) -> Iterator[Measurement]:
         algorithm: the algorithm to check.
 
     Yields:
-        A Finding for each measured figure; `finding.kept` is False for a broken law.
+        A Measurement for each figure; `measurement.kept` is False for a broken law.
 
     Example:
         >>> broken = [f for f in check(fs.recipes.fedavg()) if not f.kept]

@@ -29,12 +29,18 @@ from fedstride.oracle import Oracle
 from fedstride.research.verify.law import Measured, law
 from fedstride.research.verify.problems import (
     LeastSquares,
+    descent,
     half_mean_square,
     half_sum_square,
     iterates,
+    least_curvature,
+    linear,
     near,
     random_least_squares,
+    robust,
+    value_and_slope,
 )
+from fedstride.research.verify.recorders import RecordedStep, Watched
 
 ROUNDING = 1e-12  # relative rounding error of a float64 run
 
@@ -122,8 +128,13 @@ def step_sizes(rule: type[DeltaSGD] = DeltaSGD) -> Iterator[Measured]:
     problem = random_least_squares(clients=2, samples=10, d=4, mean=True)
     x0 = torch.zeros(4, dtype=torch.float64)
     run = iterates(problem, x0, delta_sgd(), 1, local_steps=1)[1]
-    yield "eta_1 with the defaults", run.history["client_step"][0], ">=", 0.20976
-    yield "eta_1 with the defaults", run.history["client_step"][0], "<=", 0.20977
+    first = run.history["client_step"][0]
+    yield (
+        "eta_1 with the defaults, by hand 0.2 sqrt(1.1) = 0.20976: distance",
+        abs(first - 0.2 * math.sqrt(1.1)),
+        "<=",
+        ROUNDING,
+    )
     for name, batch, L in (("full batch", None, problem.L), ("batches of 3", 3, problem.L_component)):
         for lr0 in (1e-3, 10.0):
             eye = Carried(rule(lr0=lr0))
@@ -151,12 +162,91 @@ def no_difference(rule: type[DeltaSGD] = DeltaSGD) -> Iterator[Measured]:
     x0 = torch.zeros(2, dtype=torch.float64)
     for reuse in (False, True):
         name = "reuse_gradient" if reuse else "two gradients a step"
-        for where, loss in (("a linear loss", _linear), ("at the minimiser", half_sum_square)):
+        for where, loss in (("a linear loss", linear), ("at the minimiser", half_sum_square)):
             eye = Carried(rule(reuse_gradient=reuse))
             iterates(line, x0, Algorithm(eye), 1, loss, local_steps=5, engine=Local(chunk=1))
             off = sum(abs(ratio - 1) for ratio in grown(eye.rule, eye.notes[0]))  # unlike max, a sum shows every NaN
             yield f"{where}, {name}: deviations from the growth allowed", off, "<=", ROUNDING
 
 
-def _linear(output: Tensor, target: Tensor) -> Tensor:
-    return (output - target).mean()
+@law("Delta-SGD Alg. 1")
+def one_curvature(rule: type[DeltaSGD] = DeltaSGD) -> Iterator[Measured]:
+    """On f = L |x|^2 / 2 the step reaches gamma / (2 L), from below as fast as allowed, from above at once."""
+    L = 4.0
+    bowl = LeastSquares([L**0.5 * torch.eye(2, dtype=torch.float64)], [torch.zeros(2, dtype=torch.float64)])
+    x0 = torch.ones(2, dtype=torch.float64)
+    for gamma, delta, theta0 in ((1.5, 0.1, 1.0), (0.5, 0.5, 2.0), (1.0, 1.0, 0.0)):
+        goal = gamma / (2 * L)
+        for side, lr0 in (("below", goal / 20), ("above", 3 * goal)):
+            for reuse in (False, True):
+                eye = Carried(rule(lr0, theta0, gamma, delta, reuse))
+                iterates(bowl, x0, Algorithm(eye), 1, local_steps=90, engine=Local(chunk=1))
+                wrong, (eta, theta) = [], (lr0, theta0)
+                for k, note in enumerate(eye.notes[0]):
+                    grown_by = math.sqrt(1 + delta * theta)
+                    new = grown_by * eta if k == 0 else min(goal, grown_by * eta)
+                    eta, theta = new, new / eta
+                    wrong.append(abs(note.eta / eta - 1) if float(note.moved) > 1e-20 else 0.0)
+                setting = f"gamma = {gamma}, delta = {delta}, from {side}" + ", reuse_gradient" * reuse
+                yield f"{setting}: largest |eta_k / eta_k by hand - 1|", max(wrong), "<=", 1e-6
+                first = [note.eta / goal for note in eye.notes[0]]
+                yield f"{setting}: |eta_k 2 L / gamma - 1| in the end", abs(first[60] - 1), "<=", 1e-6
+
+
+@law("Delta-SGD Thm 5")
+def convex_rate(rule: DeltaSGD | None = None) -> Iterator[Measured]:
+    """2 S_t (f(x~_t) - f*) <= D for the weighted mean x~_t of the iterates, eq. (43); S_t is at least of order t / L.
+
+    For one client with many local steps, where algorithm 1 is eq. (4).
+    """
+    problem = random_least_squares(1, 12, 4, common=True, mean=True, condition=20)
+    star = problem.minimiser
+    for kind, loss in {"least squares": half_mean_square, "log cosh": log_cosh}.items():
+        eye = Carried(rule or DeltaSGD(lr0=0.01, gamma=1.0, delta=1.0))
+        iterates(problem, near(star), Algorithm(eye), 1, loss, local_steps=40, engine=Local(chunk=1))
+        notes = eye.notes[0]
+        x, eta, theta = [n.y for n in notes], [n.eta for n in notes], [n.theta for n in notes]
+        D = float(sq(x[1] - star)) + notes[0].moved / 2 + 2 * eta[1] * theta[1] * notes[0].loss
+        shares = []
+        for t in range(1, len(notes)):
+            alpha = [eta[k] * (1 + theta[k]) - (eta[k + 1] * theta[k + 1] if k < t else 0.0) for k in range(1, t + 1)]
+            S = sum(alpha)
+            mean = torch.stack([a * y for a, y in zip(alpha, x[1 : t + 1], strict=True)]).sum(0) / S
+            shares.append(2 * S * float(loss(problem.A[0] @ mean, problem.b[0])) / D)
+        yield f"{kind}: largest 2 S_t (f(x~_t) - f*) / D", max(shares), "<=", 1
+        yield (
+            f"{kind}: f(x~_t) - f* after 40 steps, over that of the start",
+            shares[-1] * D / (2 * S * notes[0].loss),
+            "<",
+            0.05,
+        )
+
+
+@law("Delta-SGD Thm 1")
+def non_convex(rule: DeltaSGD | None = None) -> Iterator[Measured]:
+    """Full batches: eq. (28), the inequality of a round from which the rate follows, with all its constants."""
+    drawn = random_least_squares(1, 40, 4, mean=True)
+    g = torch.Generator().manual_seed(3)
+    shifts = [0.02 * torch.randn(40, generator=g, dtype=torch.float64) for _ in range(4)]
+    problem = LeastSquares([drawn.A[0]] * 4, [drawn.b[0] + s for s in shifts], mean=True)  # rho < 1/4: similar clients
+    K, m, L, T, x0 = 4, 4, problem.L, 12, near(problem.minimiser)
+    yield "robust regression: least curvature at the start", least_curvature(problem, robust, x0), "<", 0
+    eye = RecordedStep(rule or DeltaSGD(lr0=0.02 / L, gamma=0.05, delta=0.1))
+    xs, _ = iterates(problem, x0, Algorithm(eye), T, robust, local_steps=K, engine=Watched())
+    F, slope = descent(problem, robust, xs)
+    one = [LeastSquares([A], [b], mean=True) for A, b in problem.clients]
+    G2 = max(float(sq(value_and_slope(one[s.client], robust, s.y)[1])) for s in eye.seen)
+    lack, dissimilar = [], []
+    for t in range(T):
+        G = torch.stack([value_and_slope(p, robust, xs[t])[1] for p in one])
+        rho = float(sq(G - G.mean(0)).max() / sq(G.mean(0)))
+        etas = [[s.eta for s in eye.seen if (s.round, s.client) == (t, i)] for i in range(m)]
+        squares, D = [sum(e**2 for e in own) for own in etas], sum(map(sum, etas)) / m
+        left = (D / 2 - K * rho / (D * m) * sum(squares) - 2 * K * L * (1 + rho) / m * sum(squares)) * slope[t]
+        drift = sum(s**2 for s in squares) * K**2 * L**2 * G2 / m
+        lack.append((left - (F[t] - F[t + 1]) - drift * (2 / D + 4 * L)) / F[t])
+        dissimilar.append(rho)
+    yield "largest dissimilarity rho", max(dissimilar), "<=", 1 / 4
+    yield "largest lack of a round's decrease of f, relative", max(lack), "<=", ROUNDING
+    least = min((F[t] - F[t + 1]) / slope[t] for t in range(T)) * L
+    yield "least decrease of f over |grad f|^2 / L", least, ">", 0.05

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,36 +17,23 @@ from torch import Tensor
 from fedstride.algorithm import Algorithm
 from fedstride.algorithm.recipes import fedavg, fedexp
 from fedstride.client.step import Constant, Polyak
-from fedstride.core.rows import State, Vec, sq
+from fedstride.core.rows import Vec, sq
 from fedstride.engine import Local
 from fedstride.research.verify.law import Measured, law
-from fedstride.research.verify.problems import LeastSquares, iterates, random_least_squares
-from fedstride.server import FedExP, Server
-from fedstride.wire import Mean
+from fedstride.research.verify.problems import (
+    LeastSquares,
+    descent,
+    iterates,
+    least_curvature,
+    near,
+    random_least_squares,
+    robust,
+    value_and_slope,
+)
+from fedstride.research.verify.recorders import RecordedServer
+from fedstride.server import FedExP, FedExPM, Server
 
 ROUNDING = 1e-12  # relative rounding error of a float64 run
-
-
-@dataclass(frozen=True)
-class RecordedServer:
-    """A server rule that records x, Dbar and S of every round."""
-
-    rule: Server
-    seen: list[tuple[Vec, Vec, Tensor]] = field(default_factory=list)
-    needs: ClassVar[tuple[str, ...]] = ("square",)
-
-    def init(self, x: Vec) -> State:
-        return self.rule.init(x)
-
-    def broadcast(self, state: State) -> State:
-        return self.rule.broadcast(state)
-
-    def step(self, x: Vec, mean: Mean, state: State) -> Vec:
-        self.seen.append((x, mean.update, mean.square))
-        return self.rule.step(x, mean, state)
-
-    def output(self, x: Vec, state: State) -> Vec:
-        return self.rule.output(x, state)
 
 
 def synthetic(seed: int = 1, clients: int = 20, samples: int = 30, d: int = 1000) -> LeastSquares:
@@ -69,7 +54,7 @@ def synthetic(seed: int = 1, clients: int = 20, samples: int = 30, d: int = 1000
 
 
 def toy() -> LeastSquares:
-    """F_1 = (3 w1 + w2 - 3)^2, F_2 = (w1 + w2 - 3)^2; both vanish at w* = (0, 3)."""  # 003 eq. (12)
+    """F_1 = (3 w1 + w2 - 3)^2, F_2 = (w1 + w2 - 3)^2; both vanish at w* = (0, 3)."""  # FedExP eq. (12)
     A = [torch.tensor([[3.0, 1.0]], dtype=torch.float64), torch.tensor([[1.0, 1.0]], dtype=torch.float64)]
     b = torch.tensor([3.0], dtype=torch.float64)
     return LeastSquares([2**0.5 * a for a in A], [2**0.5 * b, 2**0.5 * b])  # the loss is half a square
@@ -171,3 +156,100 @@ def blow_up(make: Callable[..., Algorithm] = fedexp) -> Iterator[Measured]:
     yield "no common minimiser, eps = 0: largest eta_g", largest(apart, 0.0), ">", 100
     yield "no common minimiser, eps = 1: largest eta_g", largest(apart, 1.0), "<", 10
     yield "a common minimiser, eps = 0: largest eta_g", largest(common, 0.0), "<", 10
+
+
+@law("FedExP eq. (9)")
+def by_hand(server: type[FedExP] = FedExP) -> Iterator[Measured]:
+    """Four clients with orthogonal updates of lengths 1 to 4: eta_g is a number that a hand can compute."""
+    eye = torch.eye(4, dtype=torch.float64)
+    clients = [(i + 1) * torch.ones(n, dtype=torch.float64) for i, n in enumerate((4, 2, 1, 1))]
+    problem = LeastSquares([eye[i].repeat(len(b), 1) for i, b in enumerate(clients)], clients, mean=True)
+    # one step of size 1 from 0: Delta_i = -(i + 1) e_i. Uniform: S = 30/4, |Dbar|^2 = 30/16. By samples, p = 1/2, 1/4,
+    # 1/8, 1/8: S = 1/2 + 4/4 + 9/8 + 16/8 = 37/8, |Dbar|^2 = 1/4 + 4/16 + 9/64 + 16/64 = 57/64.
+    for weights, S, D in (("uniform", 30 / 4, 30 / 16), ("samples", 37 / 8, 57 / 64)):
+        for eps, exact, cap, by_definition in (
+            (0.0, False, None, S / (2 * D)),
+            (0.1, False, None, S / (2 * (D + 0.1))),
+            (0.1, True, None, S / (D + 0.1)),
+            (0.0, False, 1.5, 1.5),
+            (10.0, False, None, 1.0),
+        ):
+            algorithm = Algorithm(Constant(1.0), server(eps, cap, exact))
+            run = iterates(problem, zeros(problem), algorithm, 1, local_steps=1, weights=weights)[1]
+            setting = f"{weights} weights, eps = {eps:g}" + ", exact" * exact + f", cap {cap}" * (cap is not None)
+            off = abs(run.history["server_step"][0] - by_definition)
+            yield f"{setting}: |eta_g - {by_definition:.6g}|", off, "<=", ROUNDING
+
+
+@law("FedExP Thm 1")
+def convex(make: Callable[..., Algorithm] = fedexp) -> Iterator[Measured]:
+    """Convex, lr <= 1/(6 tau L): eq. (54) in every round, and its sum over the rounds, eq. (55)."""
+    for name, problem in {
+        "different minimisers": random_least_squares(),
+        "a common minimiser": random_least_squares(clients=5, samples=4, d=30, common=True),
+    }.items():
+        L, tau, T, star = problem.L, 4, 25, _nearest(problem)
+        lr = 1 / (6 * tau * L)
+        noise = sum(float(sq(A.T @ (A @ star - b))) for A, b in problem.clients) / len(problem.A)  # sigma_*^2
+        xs, run = iterates(problem, zeros(problem), make(lr=lr, eps=0.0), T, local_steps=tau)
+        eta, F = run.history["server_step"], [problem.gap(x) for x in xs]
+        e = [float(sq(x - star)) for x in xs]
+        floor = 3 * lr**2 * tau**2 * noise + 12 * lr**3 * tau**2 * (tau - 1) * L * noise
+        worst = max((e[t + 1] - e[t] + eta[t] * (lr * tau / 3 * F[t] - floor)) / e[t] for t in range(T))
+        yield f"{name}: largest lack of a round's decrease of |w - w*|^2, relative", worst, "<=", ROUNDING  # eq. (54)
+        bound = 3 * e[0] / (sum(eta) * lr * tau) + 9 * lr * tau * noise + 36 * lr**2 * tau * (tau - 1) * L * noise
+        mean = sum(n * f for n, f in zip(eta, F[:T], strict=True)) / sum(eta)
+        yield f"{name}: weighted mean of F - F*, share of its bound", mean / bound, "<=", 1  # eq. (55)
+
+
+def _nearest(problem: LeastSquares) -> Vec:
+    """Return the minimiser of F that is nearest to 0."""
+    solution: Vec = torch.linalg.pinv(torch.cat(list(problem.A))) @ torch.cat(list(problem.b))
+    return solution
+
+
+@law("FedExP Thm 2")
+def non_convex(make: Callable[..., Algorithm] = fedexp) -> Iterator[Measured]:
+    """Non-convex, lr <= 1/(6 tau L): F falls as in eq. (75), with its evident signs, and the sum is eq. (76)."""
+    problem = random_least_squares(d=4, mean=True)
+    L, tau, T, x0 = problem.L, 4, 25, near(problem.minimiser)
+    yield "robust regression: least curvature at the start", least_curvature(problem, robust, x0), "<", 0
+    lr = 1 / (6 * tau * L)
+    xs, run = iterates(problem, x0, make(lr=lr, eps=0.0), T, robust, local_steps=tau)
+    (F, slope), eta = descent(problem, robust, xs), run.history["server_step"]
+    spread = max(_variance(problem, x) for x in xs)  # sigma_g^2 at the points that the proof needs it for
+    floor = 3 * lr * tau * L * spread + 5 * lr**2 * L**2 * tau * (tau - 1) * spread
+    worst = max((F[t + 1] - F[t] + eta[t] * lr * tau * (slope[t] / 8 - floor)) / F[t] for t in range(T))
+    yield "largest lack of a round's decrease of F, relative", worst, "<=", ROUNDING  # eq. (75)
+    bound = 8 * F[0] / (sum(eta) * lr * tau) + 8 * floor  # F >= 0
+    mean = sum(n * g for n, g in zip(eta, slope[:T], strict=True)) / sum(eta)
+    yield "weighted mean of |grad F|^2, share of its bound", mean / bound, "<=", 1  # eq. (76)
+    least = min((F[t] - F[t + 1]) / (eta[t] * lr * tau * slope[t]) for t in range(T))
+    yield "least decrease of F over eta_g lr tau |grad F|^2, above 1/8 without the floor", least, ">=", 1 / 8
+
+
+def _variance(problem: LeastSquares, x: Vec) -> float:
+    """Return the mean of |grad F_i - grad F|^2 for the robust loss."""
+    one = [LeastSquares([A], [b], mean=True) for A, b in problem.clients]
+    G = torch.stack([value_and_slope(p, robust, x)[1] for p in one])
+    return float(sq(G - G.mean(0)).mean())
+
+
+@law("FedExP Lemma 11")
+def momentum(server: Callable[[float, float], Server] = FedExPM) -> Iterator[Measured]:
+    """FedExP-M with exact projections: <w - w*, v> >= s, so its step is at most half of the best one."""
+    problem = random_least_squares(clients=5, samples=1, d=12, common=True)
+    for beta in (0.5, 0.9):
+        eye = RecordedServer(server(0.0, beta))
+        xs, run = iterates(problem, zeros(problem), Algorithm(Polyak(c=0.5), eye), 20, local_steps=1)
+        star, v, s = _nearest(problem), zeros(problem), 0.0
+        ahead, best = [], []
+        for (x, D, S), eta in zip(eye.seen, run.history["server_step"], strict=True):
+            v, s = D + beta * v, float(S) + beta / 2 * s
+            product = float((x - star) @ v)
+            ahead.append(product / s)
+            best.append(eta * float(sq(v)) / product)
+        yield f"beta = {beta}: least <w - w*, v> / s", min(ahead), ">=", 1 - 1e-6  # eq. (109)
+        yield f"beta = {beta}: largest eta_g over the best one", max(best), "<=", 1 / 2 + 1e-6  # eq. (110)
+        closer = max(float((b - star).norm() / (a - star).norm()) for a, b in pairwise(xs))
+        yield f"beta = {beta}: largest ratio of |w - w*| in a round", closer, "<", 1

@@ -2,7 +2,7 @@
 
 Mitra, Jaafar, Pappas, Hassani. Linear convergence in federated learning. NeurIPS 2021 (FedLin).
 Deviations: for appendix K the law uses etabar = 1/L, about 1/260 for the sum loss printed there, which the theorems
-cover. The appendix's 0.15 and 0.1 are far longer, and also converge (`fedstride reproduce 004-K`).
+cover. The appendix's 0.15 and 0.1 are far longer, and also converge (`fedstride reproduce fedlin-K`).
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class RecordedSearch:
 
 
 def toy() -> LeastSquares:
-    """F_1 = (w1 + w2 - 3)^2, F_2 = (w1 + 2 w2 - 3)^2."""  # 000 fig. 1
+    """F_1 = (w1 + w2 - 3)^2, F_2 = (w1 + 2 w2 - 3)^2."""  # FedSLS fig. 1
     A = [torch.tensor([[1.0, 1.0]], dtype=torch.float64), torch.tensor([[1.0, 2.0]], dtype=torch.float64)]
     b = torch.tensor([3.0], dtype=torch.float64)
     return LeastSquares([2**0.5 * a for a in A], [2**0.5 * b, 2**0.5 * b])  # the loss is half a square

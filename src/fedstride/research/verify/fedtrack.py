@@ -8,6 +8,7 @@ smoothness of the components scaled by their share of the samples.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from fedstride.research.verify.problems import (
     LeastSquares,
     descended,
     descent,
+    gradients,
     iterates,
     least_curvature,
     near,
@@ -27,6 +29,7 @@ from fedstride.research.verify.problems import (
     robust,
     slowest,
 )
+from fedstride.research.verify.recorders import RecordedStep, Watched
 
 Recipe = Callable[..., Algorithm]
 SIZES = (5, 6, 7, 8)  # samples per client: 20 local steps visit every component more than once
@@ -93,8 +96,8 @@ def non_convex(make: Recipe = fedtrack) -> Iterator[Measured]:
 @law("FedTrack Alg. 1")
 def as_printed(make: Recipe = fedtrack) -> Iterator[Measured]:
     p = _problem()
-    x0, eta = near(p.minimiser), 0.1 / _smoothness(p, 1)
-    for H, block in ((5, 1), (20, 1), (3, 3), (8, 3)):
+    x0, eta = near(p.minimiser), 0.5 / _smoothness(p, 1)  # long, so that another order of the components shows
+    for H, block in ((2, 1), (5, 1), (20, 1), (3, 3), (8, 3)):
         xs, _ = iterates(p, x0, make(lr=eta, block=block), 1, local_steps=H)
         wrong = float((xs[1] - _one_round(p, x0, eta, H, block)).norm())
         yield f"FedTrack, H = {H}, blocks of {block}: distance to the algorithm as printed", wrong, "<=", 1e-12
@@ -118,6 +121,28 @@ def _one_round(p: LeastSquares, x: Vec, eta: float, H: int, block: int) -> Vec:
             y = y - eta * (correction + table.sum(0))  # line 7
         ends.append(y)
     return torch.stack(ends).mean(0)
+
+
+@law("FedTrack Lemma 5")
+def gradient_error(make: Recipe = fedtrack) -> Iterator[Measured]:
+    """Steps of 1/(12 L H): |x_il - x| <= 4 eta H |grad f| and |e_il| <= 2 eta L H |grad f| (lemmas 4 and 5)."""
+    p = _problem()
+    for H, block in ((5, 1), (12, 1), (20, 1), (8, 3)):
+        L = _smoothness(p, block)
+        eta = 1 / (12 * L * H)
+        base = make(lr=eta, block=block)
+        eye = RecordedStep(base.step)
+        xs, _ = iterates(p, near(p.minimiser), replace(base, step=eye), 3, local_steps=H, engine=Watched())
+        drift, error = [], []
+        for s in eye.seen:
+            at, here = gradients(p, xs[s.round]), gradients(p, s.y)[s.client]
+            full = torch.stack(at).mean(0)
+            drift.append(float((s.y - xs[s.round]).norm() / full.norm()) / (4 * eta * H))
+            error.append(float((s.g - (here - at[s.client] + full)).norm() / full.norm()) / (2 * eta * L * H))
+        setting = f"FedTrack, H = {H}, blocks of {block}"
+        yield f"{setting}: largest drift, share of its bound", max(drift), "<=", 1
+        yield f"{setting}: largest error of a gradient, share of its bound", max(error), "<=", 1
+        yield f"{setting}: error of the first gradient, which is exact", error[0], "<=", 1e-12
 
 
 @law("FedTrack Sec. III")

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fedstride.algorithm import Algorithm
 from fedstride.algorithm.recipes import (
@@ -36,41 +35,18 @@ from fedstride.client.step import Constant, Momentum
 from fedstride.core.rows import State, Vec
 from fedstride.engine import Clients, Local, Task
 from fedstride.research.verify.law import Measured, law
-from fedstride.research.verify.problems import LeastSquares, Point, random_least_squares
+from fedstride.research.verify.problems import (
+    EXACT,
+    LeastSquares,
+    apart,
+    end,
+    gradients,
+    shares,
+    unequal,
+    weighted_minimiser,
+)
 from fedstride.server import FedExP
-from fedstride.training.train import train
 from fedstride.wire import TopK
-
-EXACT = 1e-12  # rounding error of a short float64 run
-STEPS = (3, 1, 4, 2)  # tau_i
-
-
-class Featured(Point):
-    """A linear model whose features, for MOON, are its summands."""
-
-    def features(self, inputs: Tensor) -> Tensor:
-        return inputs * self.x
-
-
-def unequal(sizes: Sequence[int] = (6, 9, 5, 8), d: int = 4, mean: bool = True, common: bool = False) -> LeastSquares:
-    """Return clients of different sizes, with different minimisers unless `common` is True."""
-    drawn = random_least_squares(len(sizes), max(sizes), d, common=common)
-    return LeastSquares(
-        [A[:n] for A, n in zip(drawn.A, sizes, strict=True)],
-        [b[:n] for b, n in zip(drawn.b, sizes, strict=True)],
-        mean,
-    )
-
-
-def end(problem: LeastSquares, algorithm: Algorithm, x0: Vec | None = None, rounds: int = 3, **options: Any) -> Vec:
-    """Return the last iterate of a short run."""
-    start = torch.zeros(problem.A[0].shape[1], dtype=torch.float64) + 0.5 if x0 is None else x0
-    options.setdefault("local_steps", STEPS[: len(problem.A)])
-    return train(Featured(start), problem.loss, problem.clients, algorithm, rounds=rounds, **options).x
-
-
-def apart(x: Vec, y: Vec) -> float:
-    return float((x - y).norm() / (1 + y.norm()))
 
 
 @law("Identity")
@@ -116,25 +92,6 @@ class Remembering:
         clients = Local().open(task, exchanges, fresh)
         clients.restore({f"memory/{i}/{name}": v for i, own in enumerate(self.memory) for name, v in own.items()})
         return clients
-
-
-def gradients(problem: LeastSquares, x: Vec) -> list[Vec]:
-    scale = [len(A) if problem.mean else 1 for A in problem.A]
-    return [A.T @ (A @ x - b) / n for A, b, n in zip(problem.A, problem.b, scale, strict=True)]
-
-
-def shares(problem: LeastSquares, weights: str) -> list[float]:
-    """Return the weights p_i."""
-    sizes = [len(A) if weights == "samples" else 1 for A in problem.A]
-    return [n / sum(sizes) for n in sizes]
-
-
-def weighted_minimiser(problem: LeastSquares, weights: str) -> Vec:
-    p, zero = shares(problem, weights), torch.zeros(problem.A[0].shape[1], dtype=torch.float64)
-    H = torch.stack([p_i * problem.hessian(i) for i, p_i in enumerate(p)]).sum(0)
-    g = torch.stack([p_i * g for p_i, g in zip(p, gradients(problem, zero), strict=True)]).sum(0)
-    solution: Vec = torch.linalg.solve(H, -g)
-    return solution
 
 
 @law("Identity")

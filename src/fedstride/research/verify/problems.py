@@ -16,6 +16,9 @@ from fedstride.core.rows import Vec
 from fedstride.training.result import Run
 from fedstride.training.train import train
 
+EXACT = 1e-12  # rounding error of a short float64 run
+STEPS = (3, 1, 4, 2)  # tau_i
+
 
 class Point(nn.Module):
     """A linear model without bias: its parameter is the point x itself."""
@@ -35,6 +38,11 @@ def half_mean_square(output: Tensor, target: Tensor) -> Tensor:
 
 def half_sum_square(output: Tensor, target: Tensor) -> Tensor:
     return ((output - target) ** 2).sum() / 2
+
+
+def linear(output: Tensor, target: Tensor) -> Tensor:
+    """a'x - b, averaged over the samples."""
+    return (output - target).mean()
 
 
 def robust(output: Tensor, target: Tensor) -> Tensor:
@@ -204,3 +212,50 @@ def least_curvature(problem: LeastSquares, loss: Loss, x: Vec) -> float:
     (slope,) = torch.autograd.grad(global_loss(problem, loss, x), x, create_graph=True)
     hessian = torch.stack([torch.autograd.grad(g, x, retain_graph=True)[0] for g in slope])
     return float(torch.linalg.eigvalsh(hessian)[0])
+
+
+class Featured(Point):
+    """A linear model whose features, for MOON, are its summands."""
+
+    def features(self, inputs: Tensor) -> Tensor:
+        return inputs * self.x
+
+
+def unequal(sizes: Sequence[int] = (6, 9, 5, 8), d: int = 4, mean: bool = True, common: bool = False) -> LeastSquares:
+    """Return clients of different sizes, with different minimisers unless `common` is True."""
+    drawn = random_least_squares(len(sizes), max(sizes), d, common=common)
+    return LeastSquares(
+        [A[:n] for A, n in zip(drawn.A, sizes, strict=True)],
+        [b[:n] for b, n in zip(drawn.b, sizes, strict=True)],
+        mean,
+    )
+
+
+def end(problem: LeastSquares, algorithm: Algorithm, x0: Vec | None = None, rounds: int = 3, **options: Any) -> Vec:
+    """Return the last iterate of a short run."""
+    start = torch.zeros(problem.A[0].shape[1], dtype=torch.float64) + 0.5 if x0 is None else x0
+    options.setdefault("local_steps", STEPS[: len(problem.A)])
+    return train(Featured(start), problem.loss, problem.clients, algorithm, rounds=rounds, **options).x
+
+
+def apart(x: Vec, y: Vec) -> float:
+    return float((x - y).norm() / (1 + y.norm()))
+
+
+def gradients(problem: LeastSquares, x: Vec) -> list[Vec]:
+    scale = [len(A) if problem.mean else 1 for A in problem.A]
+    return [A.T @ (A @ x - b) / n for A, b, n in zip(problem.A, problem.b, scale, strict=True)]
+
+
+def shares(problem: LeastSquares, weights: str) -> list[float]:
+    """Return the weights p_i."""
+    sizes = [len(A) if weights == "samples" else 1 for A in problem.A]
+    return [n / sum(sizes) for n in sizes]
+
+
+def weighted_minimiser(problem: LeastSquares, weights: str) -> Vec:
+    p, zero = shares(problem, weights), torch.zeros(problem.A[0].shape[1], dtype=torch.float64)
+    H = torch.stack([p_i * problem.hessian(i) for i, p_i in enumerate(p)]).sum(0)
+    g = torch.stack([p_i * g for p_i, g in zip(p, gradients(problem, zero), strict=True)]).sum(0)
+    solution: Vec = torch.linalg.solve(H, -g)
+    return solution

@@ -1,0 +1,114 @@
+"""Laws of the client step rules: every rule against its formula as printed, on the gradients that it received in a run.
+
+The sources are in the modules of fedstride.client.step; Armijo and Delta-SGD have laws of their own.
+Deviations: none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
+from math import sqrt
+
+import torch
+
+from fedstride.algorithm import Algorithm
+from fedstride.client.step import (
+    NGN,
+    Adagrad,
+    Adam,
+    AdamW,
+    Constant,
+    DecSPS,
+    Exponential,
+    Momentum,
+    PerStep,
+    Polyak,
+    Step,
+    Stepwise,
+)
+from fedstride.core.rows import Vec, sq
+from fedstride.research.verify.law import Measured, law
+from fedstride.research.verify.problems import STEPS, apart, gradients, iterates, unequal
+from fedstride.research.verify.recorders import RecordedStep, Taken, Watched
+
+ROUNDS = 4
+Formula = Callable[[list[Taken], int], Vec]  # steps of a client in a round, the last one without its move; tau -> move
+
+
+def torch_optimizer(make: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]) -> Formula:
+    """Return the formula of an optimiser of torch, which starts anew in every round."""
+
+    def move(steps: list[Taken], tau: int) -> Vec:
+        parameter = torch.nn.Parameter(steps[0].y.clone())
+        optimizer = make([parameter])
+        for step in steps:
+            before, parameter.grad = parameter.detach().clone(), step.g.clone()
+            optimizer.step()
+        return parameter.detach() - before
+
+    return move
+
+
+def _smoothed(steps: list[Taken], tau: int) -> Vec:
+    eta = 1.0
+    for s in steps:  # growth^(b/n) is growth on full batches
+        eta = min(s.loss / (0.5 * float(sq(s.g)) + 1e-8), 1.02 * eta)
+    return -eta * steps[-1].g
+
+
+def _polyak(steps: list[Taken], tau: int) -> Vec:
+    return -min((steps[-1].loss - 0.01) / (0.8 * float(sq(steps[-1].g)) + 1e-8), 0.3) * steps[-1].g
+
+
+def _decsps(steps: list[Taken], tau: int) -> Vec:
+    eta, c = 0.3, 0.7
+    for k, s in enumerate(steps, start=steps[0].round * tau):  # k counts the steps of earlier rounds too
+        last, c = c, 0.7 * sqrt(k + 1)
+        eta = min((s.loss - 0.01) / float(sq(s.g)), last * eta) / c
+    return -eta * steps[-1].g
+
+
+def _ngn(steps: list[Taken], tau: int) -> Vec:
+    return -0.2 / (1 + 0.2 * float(sq(steps[-1].g)) / (2 * steps[-1].loss)) * steps[-1].g
+
+
+RULES: dict[str, tuple[Step, Formula]] = {
+    "constant": (Constant(0.1), lambda s, tau: -0.1 * s[-1].g),
+    "constant, 0.5^t": (Constant(0.1, Exponential(0.5)), lambda s, tau: -0.1 * 0.5 ** s[-1].round * s[-1].g),
+    "constant, a tenth after 1/2 and 3/4": (
+        Constant(0.1, Stepwise()),
+        lambda s, tau: -(0.1, 0.1, 0.01, 0.001)[s[-1].round] * s[-1].g,
+    ),
+    "FedLin's step": (PerStep(0.2), lambda s, tau: -0.2 / tau * s[-1].g),
+    "momentum": (Momentum(0.05, 0.7), torch_optimizer(lambda p: torch.optim.SGD(p, 0.05, momentum=0.7))),
+    "Adam": (Adam(0.05, (0.6, 0.8), 0.01), torch_optimizer(lambda p: torch.optim.Adam(p, 0.05, (0.6, 0.8), 0.01))),
+    "AdamW": (
+        AdamW(0.05, (0.6, 0.8), 0.01, 0.3),
+        torch_optimizer(lambda p: torch.optim.AdamW(p, 0.05, (0.6, 0.8), 0.01, 0.3)),
+    ),
+    "Adagrad": (Adagrad(0.2, 0.01), torch_optimizer(lambda p: torch.optim.Adagrad(p, 0.2, eps=0.01))),
+    "Polyak, smoothed": (Polyak(0.5, growth=1.02), _smoothed),
+    "Polyak, capped": (Polyak(0.8, 0.3, f_star=0.01), _polyak),
+    "DecSPS": (DecSPS(0.7, 0.3, 0.01), _decsps),
+    "NGN": (NGN(0.2), _ngn),
+}
+
+
+@law("Step rules")
+def as_printed(rules: Mapping[str, tuple[Step, Formula]] = RULES) -> Iterator[Measured]:
+    """The moves are those of the formula, in every round and for clients with different numbers of steps."""
+    problem, x0 = unequal(), torch.linspace(-1, 2, 4, dtype=torch.float64)
+    for name, (rule, formula) in rules.items():
+        eye = RecordedStep(rule)
+        xs, _ = iterates(problem, x0, Algorithm(eye), ROUNDS, local_steps=STEPS, engine=Watched())
+        wrong, ends = [], []
+        for (t, i), run in groupby(eye.seen, key=lambda s: (s.round, s.client)):
+            steps = list(run)
+            for k in range(len(steps)):
+                wrong.append(apart(steps[k].move, formula(steps[: k + 1], STEPS[i])))
+                wrong.append(apart(steps[k].y, steps[k - 1].y + steps[k - 1].move if k else xs[t]))
+                wrong.append(apart(steps[k].g, gradients(problem, steps[k].y)[i]))
+            ends.append(len(steps) - STEPS[i])
+        yield f"{name}: distance of a move to the formula as printed", max(wrong), "<=", 1e-10
+        yield f"{name}: deviations from the numbers of local steps", sum(map(abs, ends)), "<=", 0

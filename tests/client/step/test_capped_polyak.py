@@ -1,0 +1,40 @@
+"""The radii of `auto`'s steps: which vector is a layer's bias, and which weights are stretched."""
+
+import pytest
+import torch
+from torch import nn
+
+from fedstride.client.step.capped_polyak import balanced, biases
+
+CPU = torch.device("cpu")
+
+
+def found(model):
+    return biases([p.shape for p in model.parameters()], CPU).tolist()
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)), [1, 1, 3, 3]),
+        (nn.Sequential(nn.Linear(4, 3, bias=False), nn.Linear(3, 3, bias=False)), [0, 1]),
+        (nn.Sequential(nn.Conv2d(1, 5, 3), nn.BatchNorm2d(5)), [1, 1, 2, 3]),
+        (nn.LSTM(4, 6), [2, 2, 2, 3]),
+        (nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 2)), [0, 2, 2]),
+    ],
+    ids=["linear", "no bias", "convolution", "lstm", "embedding"],
+)
+def test_a_bias_has_one_entry_per_output_and_follows_its_matrices(model, expected):
+    assert found(model) == expected
+
+
+def test_weights_of_small_inputs_are_stretched_until_they_count_as_much_as_the_bias():
+    radii, sizes, pair = torch.tensor([0.1, 0.1]), torch.tensor([64.0, 4.0]), torch.tensor([1, 1])
+    for inputs, factor in ((1.0, 1.0), (0.1, 2.5), (1e-6, 20.0)):  # 16 inputs: the weights' effect is 4 x inputs
+        q = torch.tensor([inputs, 1.0])
+        torch.testing.assert_close(balanced(radii, q, sizes, pair), torch.tensor([0.1 * factor, 0.1]))
+
+
+def test_nothing_is_stretched_without_a_gradient():
+    radii, sizes, pair = torch.tensor([0.1, 0.1]), torch.tensor([64.0, 4.0]), torch.tensor([1, 1])
+    assert torch.equal(balanced(radii, torch.tensor([0.0, 1.0]), sizes, pair), radii)

@@ -1,0 +1,7 @@
+"""All mutants."""
+
+from __future__ import annotations
+
+from tests.mutants import parts, protocol, servers, steps, wire
+
+MUTANTS = [*steps.MUTANTS, *servers.MUTANTS, *parts.MUTANTS, *wire.MUTANTS, *protocol.MUTANTS]

@@ -1,0 +1,53 @@
+"""The papers' protocol: weight decay, clipping, read-outs, scores and targets are those that the papers state."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedstride.research.papers import rivals
+from fedstride.research.papers.experiment import Lab
+from fedstride.research.papers.tasks import accuracy, rounds_to
+
+
+def run(*accuracies):
+    """A run whose evaluations are given in per cent; None for rounds that were not evaluated."""
+    values = [None if a is None else a / 100 for a in accuracies]
+    return {"diverged": None, "history": {"round": list(range(1, len(values) + 1)), "test_accuracy": values}}
+
+
+def settings(tmp_path, recipe):
+    return rivals.trial(Lab("small", 1, tmp_path), "cifar10", recipe, {}).arguments["config"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "clip", "decayed", "readout"),
+    [
+        ("fedavg", 10, True, "last"),
+        ("fedexp", 10, True, None),
+        ("scaffold_exp", 10, True, None),
+        ("fedsls", None, False, "last"),
+    ],
+)
+def test_fedexps_protocol(tmp_path, recipe, clip, decayed, readout):
+    """Weight decay 1e-4 for all; clipping at 10 and rates that fall by 0.998 for all but line searches; app. D.3."""
+    config = settings(tmp_path, recipe)
+    assert config["training"]["weight_decay"] == 1e-4
+    assert config["training"]["clip_norm"] == clip
+    assert config["training"]["readout"] == readout
+    assert config["algorithm"].get("schedule") == ({"part": "Exponential"} if decayed else None)
+
+
+def test_a_score_is_the_mean_of_the_last_four_evaluations():
+    assert accuracy(run(90, None, 10, 20, 30, None, 40)) == pytest.approx(25)
+    assert accuracy({**run(90, 90), "diverged": 2}) == 0
+
+
+def test_the_rounds_to_a_target():
+    assert rounds_to(run(10, 50, 60), 50) == 2
+    assert rounds_to(run(10, None, 49.9, 50), 50) == 4
+    assert rounds_to(run(10, 20), 50) is None
+    assert rivals.needed([run(10, 50), run(10, 20)], 50, 2) == (2 + 3) / 2
+
+
+def test_the_target_without_the_papers_is_the_mean_of_the_third_quarter():
+    assert rivals.target_of([run(1, 2, 3, 4, 50, 70, 100, 100)], 8) == pytest.approx(60)
