@@ -647,6 +647,8 @@ def test_weight_decay(S):
     agree(S, R.fedsls(c=0.3), T.fedavg(S, c.armijo(c=0.3)))
     make = lambda q: torch.optim.Adam(q, lr=0.02)  # noqa: E731
     agree(S, fs.Algorithm(fs.Adam(0.02)), T.fedavg(S, c.torch_optimizer(make)))
+    twin = T.fedlin(S, c.per_step(0.01), 2)  # what is compressed has weight decay in it
+    agree(S, R.fedlin(0.01, fs.TopK(2)), twin)
 
 
 # ---------------------------------------------------------------- partial participation

@@ -12,6 +12,7 @@ import torch
 import fedstride as fs
 from fedstride.algorithm.sampling import sampler
 from fedstride.core.rows import generator
+from fedstride.training.round import drawn_clients
 
 SIZES = [10, 10, 10, 10, 200]
 
@@ -72,6 +73,13 @@ def test_uniform_takes_constant_time():
 def test_cohorts_follow_the_seed_and_change_from_round_to_round(rule):
     assert cohorts(rule, 20) == cohorts(rule, 20)
     assert len({tuple(sorted(c)) for c in cohorts(rule, 20)}) > 3
+
+
+def test_a_run_draws_a_cohort_for_every_round_and_seed():
+    drawn = [tuple(drawn_clients(fs.Uniform(2), SIZES, seed, t)) for seed in (0, 1) for t in range(20)]
+    assert len(set(drawn[:20])) > 3
+    assert drawn[:20] != drawn[20:]
+    assert all(one == tuple(sorted(one)) for one in drawn)
 
 
 @pytest.mark.parametrize(

@@ -627,7 +627,7 @@ def spoil_data(change):
         (lambda X, y: (X, y + 3), r"client 2: client 2: a label is out of range"),
         (lambda X, y: (X[:, :3], y), r"client 2: model: it fails on client 2's inputs"),
         (lambda X, y: (X[:0], y[:0]), r"client 2: client 2: no samples"),
-        (lambda X, y: (X.tolist(), y), r"client 2: client 2: got list; expected \(inputs, targets\)"),
+        (lambda X, y: (X.tolist(), y), r"client 2: client 2: got list in batch.*; expected \(inputs, targets\)"),
     ],
 )
 def test_invalid_data_of_a_node_is_reported_at_the_server(change, match):

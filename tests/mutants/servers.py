@@ -137,7 +137,7 @@ MUTANTS = [
     ),
     *of(
         "dog.py",
-        f"{TWINS}feddog {FREE}",
+        f"{FREE} {TWINS}feddog",
         f"{SERVERS}[DoG]",
         (
             "DoG forgets the largest distance",
@@ -183,7 +183,7 @@ MUTANTS = [
     ),
     *of(
         "hypergradient.py",
-        f"{TWINS}fedhyper",
+        f"{FREE} {TWINS}fedhyper",
         f"{SERVERS}[FedHyper]",
         ("the step falls where updates agree", 'state["eta"] + dot(', 'state["eta"] - dot('),
         ("no lower limit", "eta.clamp(1 / self.bound, self.bound)", "eta.clamp(max=self.bound)"),

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.mutants import parts, protocol, servers, steps, wire
+from tests.mutants import defaults, parts, protocol, servers, steps, wire
 
-MUTANTS = [*steps.MUTANTS, *servers.MUTANTS, *parts.MUTANTS, *wire.MUTANTS, *protocol.MUTANTS]
+MUTANTS = [*steps.MUTANTS, *servers.MUTANTS, *parts.MUTANTS, *wire.MUTANTS, *protocol.MUTANTS, *defaults.MUTANTS]

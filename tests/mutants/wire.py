@@ -88,7 +88,7 @@ MUTANTS = [
                 "exchanged gradients without weight decay",
                 "G.add_(x, alpha=options.weight_decay)",
                 "G.add_(x, alpha=0)",
-                f"{TWINS}weight_decay_and_clipping",
+                f"{TWINS}weight_decay",
                 "protocol.weight",
             ),
             (

@@ -139,3 +139,22 @@ def test_they_compose_with_clients_without_a_rate(server, step):
     run = fs.train(linear(), "mse", regression(), fs.Algorithm(step, server), rounds=15, local_steps=3)
     assert all(math.isfinite(row["train_loss"]) for row in run.history)
     assert run.history[-1]["train_loss"] < run.history[0]["train_loss"]
+
+
+def scripted(rule, *lengths):
+    """The steps that a rule takes along one axis, for updates of these lengths."""
+    updates = iter(lengths)
+    zero = torch.zeros(1, dtype=torch.float64)
+    xs, states = follow(rule, lambda x: torch.full_like(x, next(updates)), len(lengths), zero)
+    return [float(x) for x in xs], [float(state["eta"]) for state in states]
+
+
+def test_dog_remembers_the_farthest_iterate():
+    """Updates to and fro: after the way back, the distance that counts is that of the turning point."""
+    xs, etas = scripted(fs.DoG(1.0), 1.0, -2.0, 0.5)
+    assert abs(xs[2]) < abs(xs[1])
+    assert etas[2] == pytest.approx(abs(xs[1]) / math.sqrt(1 + 4 + 0.25))
+
+
+def test_fedhyper_stays_between_its_limits():
+    assert scripted(fs.Hypergradient(2.0), 3.0, 3.0, -3.0, -3.0)[1] == [1.0, 2.0, 0.5, 2.0]

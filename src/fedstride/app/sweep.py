@@ -166,18 +166,18 @@ def trained(config: dict[str, Any], scale: float = 1.0) -> Result:
 
 
 @lru_cache(1)
-def _prepared(data: str, model: str) -> run_folder.Job:
+def _prepared(data: str, model: str) -> run_folder.Prepared:
     return run_folder.prepare(Config.model_validate({"data": json.loads(data), "model": json.loads(model)}))
 
 
-def _scaled(prepared: run_folder.Job, scale: float) -> run_folder.Job:
+def _scaled(prepared: run_folder.Prepared, scale: float) -> run_folder.Prepared:
     if scale == 1:
         return prepared
     clients = Federation([(scale * inputs, targets) for inputs, targets in (c.take() for c in prepared.clients)])
     return replace(prepared, clients=clients, test=(scale * prepared.test[0], prepared.test[1]))
 
 
-def _scores(prepared: run_folder.Job, x: torch.Tensor) -> tuple[float, float | None]:
+def _scores(prepared: run_folder.Prepared, x: torch.Tensor) -> tuple[float, float | None]:
     """Return loss and accuracy on the test set at x."""
     model, (inputs, targets) = prepared.model, prepared.test
     start = parameters_to_vector(model.parameters()).detach().clone()

@@ -1,8 +1,9 @@
 """Delta-SGD: each client adapts its step size to the local smoothness of its loss.
 
 Kim, Toghani, Uribe, Kyrillidis. Adaptive federated learning with auto-tuned clients. ICLR 2024 (Delta-SGD alg. 1).
-Deviations: both gradients of the quotient use the current batch, as in the authors' code; the text of the paper
-describes reuse_gradient=True. eta_0 and theta_0 start the recursion and are never used as steps. If the model or the
+Deviations: both gradients of the quotient use the current batch, as in the authors' code, and the same dropout mask, where
+the authors' code draws another; the text of the paper describes reuse_gradient=True. eta_0 and theta_0 start the
+recursion and are never used as steps. If the model or the
 gradient did not change, the quotient does not bound the step.
 """
 
@@ -31,8 +32,8 @@ class DeltaSGD:
         theta0: theta_0.
         gamma: factor of the smoothness estimate; larger values give larger steps.
         delta: limit on the growth of the step; 0 means that it never grows.
-        reuse_gradient: whether dg uses the gradient of the previous step on its own batch; this saves one of two
-            gradient evaluations per step.
+        reuse_gradient: whether dg uses the gradient of the previous step, with the batch and the dropout mask of that step;
+            this saves one of two gradient evaluations per step. If False, both gradients have the current batch and mask.
 
     Raises:
         InvalidInput: if lr0 or gamma is not positive, or theta0 or delta is negative.

@@ -189,8 +189,16 @@ def one_curvature(rule: type[DeltaSGD] = DeltaSGD) -> Iterator[Measured]:
                     wrong.append(abs(note.eta / eta - 1) if float(note.moved) > 1e-20 else 0.0)
                 setting = f"gamma = {gamma}, delta = {delta}, from {side}" + ", reuse_gradient" * reuse
                 yield f"{setting}: largest |eta_k / eta_k by hand - 1|", max(wrong), "<=", 1e-6
-                first = [note.eta / goal for note in eye.notes[0]]
-                yield f"{setting}: |eta_k 2 L / gamma - 1| in the end", abs(first[60] - 1), "<=", 1e-6
+                yield f"{setting}: |eta_k 2 L / gamma - 1| in the end", abs(eye.notes[0][60].eta / goal - 1), "<=", 1e-6
+                taken = [
+                    n.moved / (n.eta * L * float(n.y.norm())) ** 2 for n in eye.notes[0][:8]
+                ]  # the gradient is L y
+                yield (
+                    f"{setting}: largest |length of a move / (eta_k |g|) - 1|",
+                    max(abs(r - 1) for r in taken),
+                    "<=",
+                    1e-9,
+                )
 
 
 @law("Delta-SGD Thm 5")

@@ -45,6 +45,12 @@ def _searched(
     return xs, run, eye.seen
 
 
+def _nearest(problem: LeastSquares) -> Vec:
+    """Return the common minimiser that is nearest to 0."""
+    solution: Vec = torch.linalg.pinv(torch.cat(list(problem.A))) @ torch.cat(list(problem.b))
+    return solution
+
+
 def _common(condition: float = 1.0) -> LeastSquares:
     return random_least_squares(clients=6, samples=20, d=5, common=True, mean=True, condition=condition)
 
@@ -71,11 +77,28 @@ def where_the_search_backtracks(make: Recipe = fedsls) -> Iterator[Measured]:
     yield "w^2 / 2, K = 1: ratio of |w - w*|^2, above the bound as printed", float(sq(xs[1])), ">", 1 - 0.5 * lr_max / 2
 
 
+@law("FedSLS Thm 1")
+def one_machine(make: Recipe = fedsls) -> Iterator[Measured]:
+    """One client, K steps, c > 1/2: f at the mean of the local iterates is below c |w_0 - w*|^2 / ((2 c - 1) eta K)."""
+    problem = random_least_squares(clients=1, samples=6, d=20, mean=True)  # many minimisers
+    star = _nearest(problem)
+    zero = torch.zeros_like(star)
+    for c, longest in ((0.6, 0.5), (0.9, 0.1), (0.9, 5.0)):
+        algorithm = make(lr_max=longest / problem.L, c=c, reset="max")
+        _, _, steps = _searched(problem, algorithm, zero, 1, local_steps=25)
+        least, mean = min(s.eta for s in steps), torch.stack([s.y for s in steps]).mean(0)
+        bound = c * float(sq(star)) / ((2 * c - 1) * least * len(steps))
+        setting = f"c = {c}, lr_max = {longest} / L"
+        yield f"{setting}: f at the mean iterate, share of its bound", problem.gap(mean) / bound, "<=", 1
+        rise = max(b.loss / a.loss for a, b in pairwise(steps))
+        yield f"{setting}: largest ratio of f in a step", rise, "<", 1
+
+
 @law("FedSLS Thm 2")
 def convex(make: Recipe = fedsls) -> Iterator[Measured]:
     """f at the mean iterate is below c |w_0 - w*|^2 / ((2 c - eta_g - K L eta) eta_g eta K T)."""
     problem, T = random_least_squares(clients=4, samples=3, d=20, common=True, mean=True), 15  # not strongly convex
-    star = torch.linalg.pinv(torch.cat(list(problem.A))) @ torch.cat(list(problem.b))
+    star = _nearest(problem)
     zero, L = torch.zeros(20, dtype=torch.float64), problem.L
     for K, eta_g, c in ((1, 0.5, 0.9), (4, 1.0, 0.9), (2, 0.3, 0.95)):
         lr_max = 0.7 * (2 * c - eta_g) / (K * L)
@@ -97,7 +120,7 @@ def non_convex(make: Recipe = fedsls) -> Iterator[Measured]:
     Only settings with lr_max L K + eta_g < c are checked: in others L-smoothness alone implies the bound.
     """
     problem = random_least_squares(clients=4, samples=3, d=20, common=True, mean=True)
-    star, L = torch.linalg.pinv(torch.cat(list(problem.A))) @ torch.cat(list(problem.b)), problem.L
+    star, L = _nearest(problem), problem.L
     x0 = near(star, distance=0.5)
     yield "robust regression: least curvature at the start", least_curvature(problem, robust, x0), "<", 0
     for K, eta_g, c in ((1, 0.3, 0.9), (3, 0.2, 0.8)):
@@ -127,7 +150,7 @@ def extrapolated(make: Recipe = fedexpsls) -> Iterator[Measured]:
         "strongly convex": _common(),
         "convex": random_least_squares(clients=6, samples=2, d=20, common=True, mean=True),
     }.items():
-        star = torch.linalg.pinv(torch.cat(list(problem.A))) @ torch.cat(list(problem.b))
+        star = _nearest(problem)
         zero, L, T = torch.zeros_like(star), problem.L, 15
         for K, c in ((1, 0.9), (3, 0.9)):
             lr_max = 0.5 * (2 * c - 1) / (K * L)

@@ -97,7 +97,7 @@ def non_convex(make: Recipe = fedtrack) -> Iterator[Measured]:
 def as_printed(make: Recipe = fedtrack) -> Iterator[Measured]:
     p = _problem()
     x0, eta = near(p.minimiser), 0.5 / _smoothness(p, 1)  # long, so that another order of the components shows
-    for H, block in ((2, 1), (5, 1), (20, 1), (3, 3), (8, 3)):
+    for H, block in ((2, 1), (5, 1), (10, 1), (20, 1), (3, 3), (8, 3)):
         xs, _ = iterates(p, x0, make(lr=eta, block=block), 1, local_steps=H)
         wrong = float((xs[1] - _one_round(p, x0, eta, H, block)).norm())
         yield f"FedTrack, H = {H}, blocks of {block}: distance to the algorithm as printed", wrong, "<=", 1e-12

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 import torch
 
 from fedstride.algorithm import Algorithm
-from fedstride.algorithm.recipes import fedavg, fedlin, fedsls, fedsps, scaffold
+from fedstride.algorithm.recipes import fedavg, fedlin, fedsls, fedsps, fedtrack, scaffold
 from fedstride.core.rows import Vec, sq
 from fedstride.research.verify.law import Measured, law
 from fedstride.research.verify.objectives import recorded
 from fedstride.research.verify.problems import EXACT, LeastSquares, apart, end, gradients, unequal
+from fedstride.wire import TopK
 
 Recipe = Callable[..., Algorithm]
 DECAY, CLIP = 0.3, 1.5
@@ -34,6 +35,8 @@ def weight_decay(decay: float = DECAY) -> Iterator[Measured]:
         "FedAvg": fedavg(lr=0.1),
         "SCAFFOLD": scaffold(lr=0.1),
         "FedLin": fedlin(lr=0.1),
+        "FedLin, client TOP-2 of 4": fedlin(lr=0.1, up=TopK(2), error_feedback=False),
+        "FedTrack, one component": fedtrack(lr=0.1, block=20),
         "FedSLS": fedsls(c=0.3),
         "FedSPS": fedsps(lr_max=0.3),
     }.items():

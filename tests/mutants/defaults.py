@@ -1,0 +1,108 @@
+"""Mutants of defaults, of the recipes that combine parts, and of weights and closed forms."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+TWINS = "tests/test_against_twins.py::test_"
+TESTS = "tests/algorithm/test_defaults.py"
+RECIPES = "algorithm/recipes.py"
+
+MUTANTS = [
+    *(
+        Mutant(name, file, old, new, TESTS)
+        for name, file, old, new in (
+            (
+                "FedExP's eps is 1e-2",
+                "server/fedexp.py",
+                "eps: float = 1e-3\n    lr_max",
+                "eps: float = 1e-2\n    lr_max",
+            ),
+            ("Delta-SGD's gamma is 1", "client/step/delta_sgd.py", "gamma: float = 2.0", "gamma: float = 1.0"),
+            (
+                "Delta-SGD reuses gradients",
+                "client/step/delta_sgd.py",
+                "reuse_gradient: bool = False",
+                "reuse_gradient: bool = True",
+            ),
+            ("Armijo's c is 0.5", "client/step/armijo.py", "c: float = 0.1", "c: float = 0.5"),
+            ("Polyak's c is 1", "client/step/polyak.py", "c: float = 0.5", "c: float = 1.0"),
+            ("rates fall by 0.99", "client/step/schedule.py", "factor: float = 0.998", "factor: float = 0.99"),
+            (
+                "rates fall after 75 and 90 %",
+                "client/step/schedule.py",
+                "at: tuple[float, ...] = (0.5, 0.75)",
+                "at: tuple[float, ...] = (0.75, 0.9)",
+            ),
+            (
+                "MOON's temperature is 1",
+                "client/objective/moon.py",
+                "temperature: float = 0.5",
+                "temperature: float = 1.0",
+            ),
+        )
+    ),
+    *(
+        Mutant(name, RECIPES, old, new, tests, laws)
+        for name, old, new, tests, laws in (
+            (
+                "FedExpSLS returns two iterates",
+                "FedExP(eps, server_lr_max, last_two=False)",
+                "FedExP(eps, server_lr_max)",
+                TESTS,
+                "read_outs",
+            ),
+            (
+                "SCAFFOLD-ExP has no control variates",
+                'FedExP(eps, server_lr_max), drift=Scaffold(), name="scaffold_exp")',
+                'FedExP(eps, server_lr_max), name="scaffold_exp")',
+                f"{TWINS}scaffold_exp",
+                "drift.control",
+            ),
+            (
+                "SCAFFOLD-ExP does not extrapolate",
+                'FedExP(eps, server_lr_max), drift=Scaffold(), name="scaffold_exp")',
+                'Average(), drift=Scaffold(), name="scaffold_exp")',
+                f"{TWINS}scaffold_exp",
+                "drift.control",
+            ),
+            (
+                "FedExProx's gamma multiplies",
+                "Proximal(1 / gamma)",
+                "Proximal(gamma)",
+                f"{TWINS}fedexprox",
+                "objectives.extrapolated",
+            ),
+            (
+                "FedTrack has full gradients",
+                "gradient=IAG(block), drift=GradientCorrection()",
+                "drift=GradientCorrection()",
+                f"{TWINS}fedtrack",
+                "fedtrack.as_printed",
+            ),
+            (
+                "FedSLS's line search has no growth",
+                'Armijo(lr_max, c, backtrack, reset, growth), Average(server_lr), name="fedsls")',
+                'Armijo(lr_max, c, backtrack, reset), Average(server_lr), name="fedsls")',
+                f"{TWINS}fedsls_options",
+                "fedsls_more.starts",
+            ),
+        )
+    ),
+    Mutant(
+        "samples do not weigh",
+        "training/validate.py",
+        '"samples": [float(n) for n in sizes]',
+        '"samples": [1.0 for n in sizes]',
+        f"{TWINS}fedavg",
+        "servers.weighted; gradient_descent",
+    ),
+    Mutant(
+        "straight steps are twice as long",
+        "oracle/linear.py",
+        "baddbmm_(D, s.X, alpha=-1)",
+        "baddbmm_(D, s.X, alpha=-2)",
+        f"tests/oracle/test_linear.py {TWINS}fedavg",
+        "Prop 1",
+    ),
+]
