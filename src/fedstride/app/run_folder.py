@@ -84,7 +84,8 @@ def _execute(prepared: Prepared, folder: Path, callbacks: Sequence[Callable[[Eve
 
     def save(run: Run) -> None:
         run.save(folder)
-        replace_file(folder / CLIENTS, json.dumps(about_clients(run)))
+        if (people := about_clients(run)) is not None:
+            replace_file(folder / CLIENTS, json.dumps(people))
         replace_file(folder / ENVIRONMENT, json.dumps({**about, **run.engine, "ended": run.ended}, indent=2))
 
     try:
