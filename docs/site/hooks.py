@@ -1,0 +1,42 @@
+"""MkDocs' hooks: generated pages enter the site and its navigation, and links to the repository lead to pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from docs.site import algorithms, commands, examples, reference, repository
+
+GENERATED: dict[str, str] = {}
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """Generate the pages, and replace folders in the navigation by the pages in them."""
+    for part in (repository, examples, algorithms, reference, commands):
+        GENERATED.update(part.pages())
+    config.nav = [expand(item) for item in config.nav or []]
+
+
+def expand(item: Any) -> Any:
+    """Return an item of the navigation, with the generated pages of a folder such as `algorithms/`."""
+    if isinstance(item, dict):
+        return {title: expand(inner) for title, inner in item.items()}
+    if isinstance(item, list):
+        return [expand(inner) for inner in item]
+    return [page for page in GENERATED if page.startswith(item)] if item.endswith("/") else item
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the generated pages."""
+    for path, text in GENERATED.items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Change the links of the pages under docs."""
+    path = page.file.src_uri
+    return markdown if path in GENERATED else repository.rewrite(markdown, f"docs/{path}")
