@@ -39,10 +39,13 @@ def test_the_pages_are_there():
     assert [p.name for p in PAGES] == [
         "architecture.md",
         "auto.md",
+        "clusters.md",
         "diagnose.md",
         "engines.md",
+        "getting-started.md",
         "how-to-choose.md",
         "hugging-face.md",
+        "notebooks.md",
         "privacy.md",
         "reliability.md",
         "reproduced.md",

@@ -22,6 +22,7 @@ TOPICS = {  # page: title, and the modules whose public names it has
     "errors": ("Errors and warnings", ("fedstride.core.errors",)),
 }
 MODULES = ("recipes", "data", "models", "metrics", "loggers", "engine", "faults", "optim")  # those that are public
+FIRST = ("train", "Algorithm")  # on their pages
 CONSTANTS = {  # they have no docstring
     "fs.STOP": "A callback returns it to end the run after the current round.",
     "fs.data.SOURCES": "The named data sets, a dict of `fs.data.Source`; `fedstride data list` describes them.",
@@ -33,6 +34,12 @@ def members(module: ModuleType) -> list[str]:
     """Return the public names of a module: its `__all__`, or the names that it defines."""
     own = [n for n, item in vars(module).items() if getattr(item, "__module__", "") == module.__name__ and n[0] != "_"]
     return list(getattr(module, "__all__", own))
+
+
+def public() -> list[str]:
+    """Return the names of `fs.` that are not modules: those of fedstride, and of parts that discovery found."""
+    found = [name for name in dir(fs) if name[0] != "_"]
+    return [name for name in found if not isinstance(getattr(fs, name), ModuleType)]
 
 
 def entry(name: str, item: Any, level: int = 2) -> str:
@@ -68,9 +75,8 @@ def recipes() -> str:
 def pages() -> dict[str, str]:
     """Return the pages of the reference: by topic, then by module."""
     texts = {page: f"# {title}\n\n" for page, (title, _) in TOPICS.items()}
-    for name, item in vars(fs).items():
-        if name[0] != "_" and not isinstance(item, ModuleType):
-            texts[topic(item)] += entry(f"fs.{name}", item)
+    for name in sorted(public(), key=lambda name: name not in FIRST):
+        texts[topic(getattr(fs, name))] += entry(f"fs.{name}", getattr(fs, name))
     for name in MODULES:
         module = getattr(fs, name)
         body = recipes() if name == "recipes" else entry(f"fs.{name}", module, 1).partition("\n\n")[2]
