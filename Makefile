@@ -59,7 +59,7 @@ verify: setup  ## check the theory numerically
 
 docs: $(VENV)/.docs  ## build the documentation site into build/site; a broken link or a missing docstring is an error
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
-	@echo "The site is in build/site: open index.html, or run $(PY) -m http.server -d build/site"
+	@echo "The site is in build/site. To read and search it: $(PY) -m http.server -d build/site 8000, then http://localhost:8000"
 
 $(VENV)/.docs: $(STAMP)
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'

@@ -8,7 +8,7 @@ import re
 import sys
 from typing import Any
 
-from docs.site.markdown import DOCS, cell, plain, rows, table
+from docs.site.markdown import DOCS, plain, rows, table
 from fedstride.algorithm import Algorithm
 from fedstride.algorithm.recipes import RECIPES
 from fedstride.algorithm.registry import SLOTS, arguments_of, summary
@@ -18,7 +18,12 @@ from fedstride.client.step import Constant
 from fedstride.server import Average
 
 FOLDER = "algorithms"
-SLOT_NAMES = {"step": "Client step rule", "server": "Server rule", "objective": "Objective", "drift": "Drift correction"}
+SLOT_NAMES = {
+    "step": "Client step rule",
+    "server": "Server rule",
+    "objective": "Objective",
+    "drift": "Drift correction",
+}
 SLOT_NAMES["gradient"] = "Gradient estimator"
 CODE = """```python
 run = fs.train(model, "cross_entropy", clients, "{name}", rounds=20)
@@ -44,7 +49,9 @@ def parts(algorithm: Algorithm) -> dict[str, Any]:
 
 def when(name: str) -> str:
     """Return the situations for which how-to-choose.md names this algorithm, and how it fails."""
-    chosen = [row for row in rows("how-to-choose.md", "| your situation") if f"`{name}" in row[1] and name in names(row[1])]
+    chosen = [
+        row for row in rows("how-to-choose.md", "| your situation") if f"`{name}" in row[1] and name in names(row[1])
+    ]
     text = table(["your situation", "try", "because"], chosen)
     page = (DOCS / "how-to-choose.md").read_text().partition("## How they fail")[2]
     bullets = re.findall(r"^- (.*(?:\n  .*)*)", page, flags=re.M)
@@ -64,7 +71,9 @@ def computes(algorithm: Algorithm) -> str:
         lines.append(f"- **{SLOT_NAMES[slot]}** {link}: {plain(summary(kind))}")
     if algorithm.readout != "last":
         lines.append(f'- **Read-out** `"{algorithm.readout}"`: the model that is evaluated and returned.')
-    symbols = "y is a client's model, g its gradient, x the server's model, Dbar the mean update and S the mean squared "
+    symbols = (
+        "y is a client's model, g its gradient, x the server's model, Dbar the mean update and S the mean squared "
+    )
     return "\n".join(lines) + f"\n\nIn the formulas, {symbols}norm of the updates.\n"
 
 
@@ -111,8 +120,11 @@ def benchmark(name: str) -> str:
     if not lines:
         return ""
     head = ["task", *(f"`{m}`" if m == "auto" else f"tuned `{m}`" for m in (name, other)), "setting"]
-    text = f"Scores in percent on {len(lines)} tasks, means of {record['seeds']} seeds; rates tuned on the test set:\n\n"
-    return f"{text}{table(head, lines)}\n[What was measured, and its limitations](../auto.md#evidence).\n\n"
+    text = (
+        f"Scores in percent on {len(lines)} tasks, means of {record['seeds']} seeds; rates tuned on the test set:\n\n"
+    )
+    width = 3 if name == "auto" else 4  # it has one setting
+    return f"{text}{table(head[:width], [line[:width] for line in lines])}\n[What was measured, and its limitations](../auto.md#evidence).\n\n"
 
 
 def figures(name: str) -> str:
@@ -152,6 +164,8 @@ def pages() -> dict[str, str]:
     """Return the pages of all recipes, and a list of them."""
     listed = [(f"[`{name}`]({name}.md)", plain(summary(make))) for name, make in RECIPES.items()]
     text = "# Algorithms\n\nIf you do not know which one to take, take `auto`, the default, or read [How to choose]"
-    text += "(../how-to-choose.md). An algorithm is a combination of parts; [write your own](../write-an-algorithm.md).\n\n"
+    text += (
+        "(../how-to-choose.md). An algorithm is a combination of parts; [write your own](../write-an-algorithm.md).\n\n"
+    )
     found = {f"{FOLDER}/index.md": text + table(["name", "description"], listed)}
     return found | {f"{FOLDER}/{name}.md": page(name) for name in RECIPES}

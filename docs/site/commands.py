@@ -19,6 +19,13 @@ def parameter(context: click.Context, item: click.Parameter) -> tuple[str, str]:
     return f"`{cell(record[0])}`", record[1]
 
 
+def inside(command: click.Command, context: click.Context) -> dict[str, click.Command]:
+    """Return the commands of a group, by name; none of a single command."""
+    names = command.list_commands(context) if isinstance(command, click.Group) else []
+    found = {name: command.get_command(context, name) for name in names}
+    return {name: inner for name, inner in found.items() if inner and not inner.hidden}
+
+
 def describe(command: click.Command, parent: click.Context | None, name: str, level: int = 1) -> str:
     """Return a command's section: usage, description, arguments and options, and those of its commands."""
     context = command.context_class(command, parent=parent, info_name=name)
@@ -28,18 +35,14 @@ def describe(command: click.Command, parent: click.Context | None, name: str, le
     options = [item for item in command.params if item.param_type_name == "option" and not getattr(item, "hidden", 0)]
     text += table(["argument", "description"], [parameter(context, item) for item in arguments]) + "\n"
     text += table(["option", "description"], [parameter(context, item) for item in options]) + "\n"
-    for inner, sub in getattr(command, "commands", {}).items():
-        if not sub.hidden:
-            text += describe(sub, context, inner, level + 1)
-    return text
+    return text + "".join(describe(inner, context, n, level + 1) for n, inner in inside(command, context).items())
 
 
 def pages() -> dict[str, str]:
     """Return one page per command, and an overview."""
     program = typer.main.get_command(app)
-    assert isinstance(program, click.Group)
     parent = program.context_class(program, info_name="fedstride")
-    shown = {name: command for name, command in program.commands.items() if not command.hidden}
+    shown = inside(program, parent)
     overview = table(
         ["command", "description"],
         [(f"[`fedstride {name}`]({name}.md)", command.help or "") for name, command in shown.items()],

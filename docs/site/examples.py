@@ -35,7 +35,9 @@ def pages() -> dict[str, str]:
     """Return the pages of all examples, and a list of them."""
     found = {f"{FOLDER}/{program.stem}.md": page(program) for program in PROGRAMS}
     rows = [(f"[{p.stem}.py]({p.stem}.md)", found[f"{FOLDER}/{p.stem}.md"].split("\n\n")[1]) for p in PROGRAMS]
-    rows.append(("[flower-app](../repository/examples/flower-app/README.md)", "Your model and your data, across machines."))
+    rows.append(
+        ("[flower-app](../repository/examples/flower-app/README.md)", "Your model and your data, across machines.")
+    )
     return {f"{FOLDER}/index.md": f"# Examples\n\n{table(['program', 'shows'], rows)}"} | found
 
 

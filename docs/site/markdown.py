@@ -17,7 +17,9 @@ def cell(text: object) -> str:
 def plain(text: str) -> str:
     """Return a docstring's text on one line, with characters that Markdown would interpret escaped, except in code."""
     pieces = " ".join(text.split()).split("`")
-    escaped = [piece if i % 2 else re.sub(r"([*_<\[\]])", r"\\\1", piece) for i, piece in enumerate(pieces)]
+    escaped = [
+        piece if i % 2 else re.sub(r"([*_\[\]])", r"\\\1", piece).replace("<", "&lt;") for i, piece in enumerate(pieces)
+    ]
     return "`".join(escaped)
 
 

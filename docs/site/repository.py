@@ -10,7 +10,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"""(\]\(|\b(?:src|srcset|href)=")(?![a-z]+:|#|/)([^)"\s#]+)""")
-FENCE = re.compile(r"^(```.*?^```)", flags=re.S | re.M)
+CODE = re.compile(r"(^```.*?^```|`[^`\n]+`)", flags=re.S | re.M)
+FORMULA = re.compile(
+    r"<(?!/?(?:a|br|details|div|img|p|picture|source|sub|summary|sup)\b|!--)"
+)  # not a tag, as in <g, u>
 LANGUAGES = {".py": "python", ".toml": "toml", ".cff": "yaml", ".sh": "bash"}
 
 
@@ -33,7 +36,7 @@ def target(source: str, link: str) -> str:
 
 
 def rewrite(text: str, source: str) -> str:
-    """Return a page with the links of a file of the repository changed to those of the site.
+    """Return a page of the repository with the links of the site. MkDocs takes `<` for HTML where GitHub does not.
 
     Args:
         text: Markdown.
@@ -45,13 +48,13 @@ def rewrite(text: str, source: str) -> str:
         page = posixpath.relpath(place(target(source, match[2])), here)
         return match[1] + (page if match[1] == "](" else page.removesuffix(".md"))
 
-    pieces = FENCE.split(text)  # every second one is code
-    return "".join(piece if i % 2 else LINK.sub(change, piece) for i, piece in enumerate(pieces))
+    pieces = CODE.split(text)  # every second one is code
+    return "".join(p if i % 2 else FORMULA.sub("&lt;", LINK.sub(change, p)) for i, p in enumerate(pieces))
 
 
 def linked(source: str) -> Iterator[str]:
     """Yield the files and folders of the repository that a file links to."""
-    for _, link in LINK.findall(FENCE.sub("", (ROOT / source).read_text())):
+    for _, link in LINK.findall(CODE.sub("", (ROOT / source).read_text())):
         yield target(source, link)
 
 
