@@ -61,6 +61,7 @@ def test_papers_laws_and_figures_are_those_of_the_algorithm():
 def test_every_command_and_option_is_in_the_reference():
     pages = commands.pages()
     assert list(pages) == ["commands/index.md", *(f"commands/{name}.md" for name in COMMANDS)]
+    assert "--install-completion" not in "".join(pages.values())
     assert "| `--label COLUMN` | Column to predict." in pages["commands/run.md"]
     assert (
         "## `fedstride bench speed`" in pages["commands/bench.md"]
