@@ -58,7 +58,7 @@ verify: setup  ## check the theory numerically
 	@$(VENV)/bin/fedstride verify
 
 docs: $(VENV)/.docs  ## build the documentation site into build/site; a broken link or a missing docstring is an error
-	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 	@echo "The site is in build/site. To read and search it: $(PY) -m http.server -d build/site 8000, then http://localhost:8000"
 
 $(VENV)/.docs: $(STAMP)

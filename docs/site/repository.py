@@ -14,6 +14,7 @@ CODE = re.compile(r"(^```.*?^```|`[^`\n]+`)", flags=re.S | re.M)
 FORMULA = re.compile(
     r"<(?!/?(?:a|br|details|div|img|p|picture|source|sub|summary|sup)\b|!--)"
 )  # not a tag, as in <g, u>
+UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n\n"
 LANGUAGES = {".py": "python", ".toml": "toml", ".cff": "yaml", ".sh": "bash"}
 
 
@@ -79,5 +80,5 @@ def pages() -> dict[str, str]:
             found[place(source)] = rewrite(path.read_text(), source)
         elif path.is_file() and not source.startswith(("docs/", "examples/")):
             language = LANGUAGES.get(path.suffix, "text")
-            found[place(source)] = f"# `{source}`\n\n````{language}\n{path.read_text()}````\n"
+            found[place(source)] = f"{UNSEARCHED}# `{source}`\n\n````{language}\n{path.read_text()}````\n"
     return found
