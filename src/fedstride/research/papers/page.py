@@ -22,7 +22,9 @@ from fedstride.research.papers.experiment import (
     AGREES,
     DIFFERS,
     IN_KIND,
+    NO_INFORMATION,
     NOT_RUN,
+    UNDECIDED,
     Experiment,
     Lab,
     Outcome,
@@ -35,6 +37,8 @@ COLOURS = {  # verdict: (light, dark)
     AGREES: theme.SERIES[2],
     IN_KIND: theme.SERIES[0],
     DIFFERS: theme.SERIES[1],
+    UNDECIDED: theme.PAGE["ink"],
+    NO_INFORMATION: theme.PAGE["muted"],
     NOT_RUN: theme.PAGE["muted"],
 }
 
@@ -46,7 +50,7 @@ def record(experiment: Experiment, lab: Lab, outcome: Outcome) -> Record:
         "title": experiment.title,
         "scale": lab.scale,
         "seeds": lab.seeds,
-        "command": f"fedstride reproduce {experiment.name} --scale {lab.scale} --seeds {lab.seeds}",
+        "command": lab.command(experiment.name),
         "commit": commit(Path(fedstride.__file__).parent),
         "machine": {key: about[key] for key in ("platform", "cores", "python", "torch", "fedstride")},
         "hours": float(f"{lab.hours:.3g}"),
