@@ -60,7 +60,7 @@ def reproduce(
         "runs/reproduce"
     ),
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print one Markdown table of all records in --out instead.")
+        bool, typer.Option("--markdown", help="Print Markdown tables of all records in --out instead.")
     ] = False,
     as_json: Json = False,
 ) -> None:

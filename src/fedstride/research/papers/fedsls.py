@@ -223,7 +223,7 @@ def _falls(lab: Lab, place: str, reset: str, runs: Sequence[Result], ends: Seque
     if reset == "grow":  # every search starts at 2^(b/n) times the last step, and backtracks by 0.9
         steady += fmean(run["batch_share"] for run in runs) * math.log(2) / math.log(1 / 0.9)
     few = FEW - 1 + steady
-    about_ = "about one" if reset != "grow" else f"about {steady:.2f}, the steady state of the rule by construction"
+    about_ = "about one" if reset != "grow" else f"about {steady:.2f} or less, the rule's steady state by construction"
     first, last = "first fifth", "last fifth"
     return lab.weigh(
         f"{DATA[place]}, reset {reset!r}: trials per step "
