@@ -29,7 +29,7 @@ RANGES = {  # of fields and metrics; all others are any finite numbers, and limi
     "forwards": (0, 2**53),
 }
 BOUNDED = ("update", "raw", "square", "gradient", "effective_steps", "below", "samples")  # limited in another way
-SQUARES = ("mean_squares", MOMENTS)  # compared by their square roots
+SQUARES = ("mean_squares", "loss", MOMENTS)  # compared by their square roots: a loss may be a squared error
 SLACK = 1e-3  # relative rounding error of a field that the server knows
 
 
