@@ -62,7 +62,7 @@ MUTANTS = [
             (
                 "SCAFFOLD-ExP does not extrapolate",
                 'FedExP(eps, server_lr_max), drift=Scaffold(), name="scaffold_exp")',
-                'Average(), drift=Scaffold(), name="scaffold_exp")',
+                'FedExP(eps, 1.0), drift=Scaffold(), name="scaffold_exp")',
                 f"{TWINS}scaffold_exp",
                 "drift.control",
             ),
