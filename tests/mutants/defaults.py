@@ -74,9 +74,9 @@ MUTANTS = [
                 "objectives.extrapolated",
             ),
             (
-                "FedTrack has full gradients",
+                "FedTrack's blocks are one larger",
                 "gradient=IAG(block), drift=GradientCorrection()",
-                "drift=GradientCorrection()",
+                "gradient=IAG(block + 1), drift=GradientCorrection()",
                 f"{TWINS}fedtrack",
                 "fedtrack.as_printed",
             ),
