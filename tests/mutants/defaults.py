@@ -103,6 +103,5 @@ MUTANTS = [
         "baddbmm_(D, s.X, alpha=-1)",
         "baddbmm_(D, s.X, alpha=-2)",
         f"tests/oracle/test_linear.py {TWINS}fedavg",
-        "Prop 1",
     ),
 ]
