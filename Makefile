@@ -4,7 +4,7 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-crash test-faults test-fuzz test-kills test-mutants test-processors test-processors-short test-soak check verify bench-peers format clean FORCE
+.PHONY: help setup demo docs test test-all test-crash test-faults test-fuzz test-hostile test-kills test-mutants test-processors test-processors-short test-soak check verify bench-peers format clean FORCE
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -34,6 +34,9 @@ test-faults: setup  ## train with clients that fail, against the same runs witho
 test-fuzz: setup  ## 10,000 inputs that nobody would give, each a result or a clear error (20 minutes)
 	@$(LONG).fuzz --inputs 10000 $(FIGURES)
 
+test-hostile: setup  ## let one of six clients, a node and strangers' files attack runs (10 minutes)
+	@$(LONG).hostile --json docs/hostile.json
+
 test-kills: setup  ## kill processes, servers and nodes of distributed runs, 20 times each (40 minutes)
 	@$(LONG).kills --times 20 $(FIGURES)
 
@@ -56,6 +59,14 @@ check: setup  ## lint, formatting and types
 
 verify: setup  ## check the theory numerically
 	@$(VENV)/bin/fedstride verify
+
+docs: $(VENV)/.docs  ## build the documentation site into build/site; a broken link or a missing docstring is an error
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+	@echo "The site is in build/site. To read and search it: $(PY) -m http.server -d build/site 8000, then http://localhost:8000"
+
+$(VENV)/.docs: $(STAMP)
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
 
 # Each in an environment of its own, because their requirements exclude each other. A failure leaves the others alone.
 TORCH := $(shell grep '^torch==' constraints.txt)

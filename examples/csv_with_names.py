@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import torch
 from sklearn.datasets import load_breast_cancer
 from torch import nn
 
@@ -18,6 +19,7 @@ table = fs.data.load("runs/tumours.csv", label="diagnosis", client="clinic")
 clients = fs.data.federate(table, fs.data.partition.natural(table.groups))
 print(table.about)
 
+torch.manual_seed(0)
 run = fs.train(
     nn.Linear(table.train[0].shape[1], table.classes),
     "cross_entropy",

@@ -196,7 +196,6 @@ INVALID = {
     "weights negative": ({"weights": [1, 2, -3, 4]}, "weights: .*positive"),
     "weights zero": ({"weights": [1, 2, 0, 4]}, "weights: .*positive"),
     "weights a number": ({"weights": 1.0}, "weights"),
-    "weights None": ({"weights": None}, "weights"),
     "weights of text": ({"weights": ["a", "b", "c", "d"]}, "weights"),
     "callback is no function": ({"callbacks": [3]}, r"callbacks\[0\]=3 is not callable"),
     "callbacks is a function": ({"callbacks": print}, "callbacks"),

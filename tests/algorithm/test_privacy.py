@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedstride.algorithm.noise import Normals, normals
 from fedstride.algorithm.privacy import Field, Privacy, _again, _composed
 from fedstride.algorithm.sampling import Bernoulli, Uniform, Weighted
 from fedstride.core.errors import InvalidInput, Refused
@@ -24,6 +25,10 @@ GRID = 1e-8  # error of an integral over a grid of 0.001
 
 def rows(C: int = 6, d: int = 50) -> torch.Tensor:
     return torch.randn(C, d, generator=generator(0), dtype=torch.float64) * torch.logspace(-2, 1, C)[:, None]
+
+
+def normal(key: int) -> Normals:
+    return normals(str(key))
 
 
 # the client's side
@@ -67,7 +72,7 @@ def fields(d: int = 20000, *scalars: str) -> dict[str, torch.Tensor]:
 def test_the_denominator_does_not_depend_on_who_answered():
     mean = {"update": torch.tensor([3.0, -1.0]), "square": torch.tensor([2.0])}
     for answered in (1, 7, 12):
-        out = QUIET.release(mean, answered, 10.0, QUIET.init(mean["update"]), generator(1))
+        out = QUIET.release(mean, answered, 10.0, QUIET.init(mean["update"]), normal(1))
         torch.testing.assert_close(out["update"], mean["update"] * answered / 10)
         torch.testing.assert_close(out["square"], mean["square"] * answered / 10)
 
@@ -82,14 +87,14 @@ def deviation_is(sample: torch.Tensor, sigma: float) -> bool:
 @pytest.mark.parametrize("scalars", [(), ("square",), ("square", "below")])
 def test_the_noise_of_the_update(scalars):
     privacy, z, clip, expected = Privacy(noise=0.7, clip=3.0), 0.7, 3.0, 25.0
-    out = privacy.release(fields(20000, *scalars), 30, expected, {"clip": torch.tensor(clip)}, generator(2))
+    out = privacy.release(fields(20000, *scalars), 30, expected, {"clip": torch.tensor(clip)}, normal(2))
     z_update = (z**-2 - len(scalars) * (10 * z) ** -2) ** -0.5
     assert deviation_is(out["update"], z_update * clip / expected)
 
 
 @pytest.mark.parametrize(("name", "sensitivity"), [("below", 0.5), ("square", 9.0)])
 def test_the_noise_of_a_scalar(name, sensitivity):
-    privacy, state, source = Privacy(noise=0.7), {"clip": torch.tensor(3.0)}, generator(3)
+    privacy, state, source = Privacy(noise=0.7), {"clip": torch.tensor(3.0)}, normal(3)
     mean = fields(1, name) | {name: torch.full((1,), 1e3, dtype=torch.float64)}  # far from the square's clamp
     drawn = torch.cat([privacy.release(mean, 25, 25.0, state, source)[name] for _ in range(2000)]) - 1e3
     assert deviation_is(drawn, 10 * 0.7 * sensitivity / 25)
@@ -99,15 +104,15 @@ def test_the_release_is_one_gaussian_mechanism_with_the_given_multiplier():
     """A client moves every field by sensitivity / deviation; together, these moves have the norm 1 / noise."""
     sensitivity = {"below": 0.5, "square": 1.5**2, "update": 1.5}
     mean = {name: torch.full((1,), 1e3, dtype=torch.float64) for name in sensitivity}
-    out = Privacy(noise=0.7).release(mean, 8, 8.0, {"clip": torch.tensor(1.5)}, generator(4))
-    same = generator(4)
-    units = {name: torch.randn(1, generator=same, dtype=torch.float64) for name in sorted(mean)}
+    out = Privacy(noise=0.7).release(mean, 8, 8.0, {"clip": torch.tensor(1.5)}, normal(4))
+    same = normal(4)
+    units = {name: same((1,)) for name in sorted(mean)}
     moves = [sensitivity[name] / 8 / float((out[name] - 1e3) / units[name]) for name in mean]
     assert math.hypot(*moves) == pytest.approx(1 / 0.7, rel=1e-9)
 
 
 def test_the_released_square_is_not_negative():
-    privacy, state, source = Privacy(noise=5.0), {"clip": torch.tensor(1.0)}, generator(5)
+    privacy, state, source = Privacy(noise=5.0), {"clip": torch.tensor(1.0)}, normal(5)
     drawn = [float(privacy.release(fields(1, "square"), 4, 4.0, state, source)["square"]) for _ in range(50)]
     assert min(drawn) == 0 < max(drawn)
 
@@ -116,9 +121,9 @@ def test_the_same_source_gives_the_same_bits_whatever_the_order_of_the_fields():
     sizes = {"update": 3, "square": 1, "below": 1}
     mean = {name: torch.full((n,), 1e3) for name, n in sizes.items()}  # far from the square's clamp
     state = {"clip": torch.tensor(1.0)}
-    one = Privacy(1.0).release(mean, 3, 4.0, state, generator(6))
-    two = Privacy(1.0).release(dict(reversed(mean.items())), 3, 4.0, state, generator(6))
-    other = Privacy(1.0).release(mean, 3, 4.0, state, generator(7))
+    one = Privacy(1.0).release(mean, 3, 4.0, state, normal(6))
+    two = Privacy(1.0).release(dict(reversed(mean.items())), 3, 4.0, state, normal(6))
+    other = Privacy(1.0).release(mean, 3, 4.0, state, normal(7))
     assert all(torch.equal(one[name], two[name]) and not torch.equal(one[name], other[name]) for name in mean)
     assert all(one[name].dtype == mean[name].dtype for name in mean)
 
@@ -127,7 +132,7 @@ def test_the_same_source_gives_the_same_bits_whatever_the_order_of_the_fields():
 def test_an_adaptive_clip_finds_the_quantile(quantile):
     privacy = Privacy(noise=0.5, clip=0.1, quantile=quantile)
     lengths = torch.rand(1000, 1, generator=generator(8), dtype=torch.float64) * 4 + 1  # uniform in [1, 5]
-    state, source, seen = privacy.init(lengths[:, 0]), generator(9), []
+    state, source, seen = privacy.init(lengths[:, 0]), normal(9), []
     for _ in range(300):
         short, below = privacy.shorten(lengths, state["clip"])
         mean = {"update": short.mean(0), "below": below["below"].mean(0)}
@@ -174,6 +179,41 @@ def test_poisson_cohorts_agree_with_the_accountant_of_the_package(z, p, T):
     accountant.compose(dp.PoissonSampledDpEvent(p, dp.GaussianDpEvent(z)), T)
     exact = accountant.get_epsilon(1e-5)
     assert exact * (1 - 1e-6) < Privacy(z, delta=1e-5).epsilon(Bernoulli(p), 10**5, T) < 1.01 * exact
+
+
+def epsilon_by_fourier(mu: float, p: float, T: int, delta: float) -> float:
+    """An accountant of our own: the privacy loss of a sampled Gaussian on a grid, composed by FFT, epsilon by bisection.
+
+    mu: what one client moves the release by, in standard deviations.
+    """
+    t = np.linspace(-12 - mu, 12 + mu, 400001)
+    without = np.exp(-0.5 * t**2) / math.sqrt(2 * math.pi) * (t[1] - t[0])
+    mixed = (1 - p) * without + p * np.exp(-0.5 * (t - mu) ** 2) / math.sqrt(2 * math.pi) * (t[1] - t[0])
+    size, worst = 2**18, 0.0
+    for P, Q in ((mixed, without), (without, mixed)):  # a client more, or one less
+        loss = np.log(P / Q)
+        width = 2 * max(20.0, 2 * T * np.abs(loss * P).sum() + 12 * math.sqrt(T * (loss**2 * P).sum()))
+        place = np.rint(loss / width * size).astype(int) % size
+        composed = np.fft.irfft(np.fft.rfft(np.bincount(place, P, size)) ** T, size)
+        losses = (np.arange(size) + size // 2) % size * (width / size) - width / 2
+        low, high = 0.0, 100.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            spent = (composed * np.maximum(0.0, -np.expm1(middle - losses)))[losses > middle].sum()
+            low, high = (middle, high) if spent > delta else (low, middle)
+        worst = max(worst, high)
+    return worst
+
+
+@pytest.mark.parametrize("scalars", [0, 1, 2])
+@pytest.mark.parametrize(("z", "p", "T"), [(1.0, 0.05, 20), (0.8, 0.02, 50), (2.0, 0.1, 100)])
+def test_a_second_accountant_finds_the_same_epsilon(z, p, T, scalars):
+    """One client moves the update by the clip, and every scalar, such as FedExP's mean square, by its range."""
+    privacy, state, expected = Privacy(z, delta=1e-5), {"clip": torch.tensor(3.0, dtype=torch.float64)}, 7.0
+    moves = {"update": 3.0, "square": 9.0, "below": 0.5}
+    sent = list(moves)[: 1 + scalars]
+    mu = math.hypot(*(moves[k] / expected / privacy.deviation(k, scalars, expected, state) for k in sent))
+    assert privacy.epsilon(Bernoulli(p), 10**5, T) == pytest.approx(epsilon_by_fourier(mu, p, T, 1e-5), rel=0.01)
 
 
 @pytest.mark.parametrize(("z", "size", "T"), [(1.0, 10, 1), (3.0, 10, 50), (5.0, 50, 20), (2.0, 99, 10)])
@@ -307,7 +347,7 @@ def test_invalid_numbers_are_refused(wrong):
 
 def test_a_field_without_a_bound_is_refused():
     with pytest.raises(Refused, match="'parts'"):
-        QUIET.release(fields(2, "parts"), 3, 3.0, QUIET.init(torch.zeros(2)), generator(0))
+        QUIET.release(fields(2, "parts"), 3, 3.0, QUIET.init(torch.zeros(2)), normal(0))
     with pytest.raises(Refused, match="'stats'"):
         QUIET.declared({"update": 2, "stats": 3}, 1.0)
 

@@ -115,13 +115,15 @@ def test_only_chooses_by_source_module_and_name():
     names = [check.__name__ for _, check in law.select("FedLin Thm 9")]
     assert names == ["heterogeneous"]
     assert {check.__module__ for _, check in law.select("fedtrack")} == {"fedstride.research.verify.fedtrack"}
-    assert [source.split()[0] for source, _ in law.select("non_convex")] == ["FedTrack", "FedLin"]
+    assert {check.__name__ for _, check in law.select("non_convex")} == {"non_convex"}
+    assert {source.split()[0] for source, _ in law.select("non_convex")} > {"FedTrack", "FedLin"}
 
 
 def test_the_laws_come_in_the_order_of_the_papers():
     papers = [source.split()[0] for source, _ in law.LAWS]
     order = ["FedSLS", "Delta-SGD", "FedTrack", "FedExP", "FedLin", "Identity"]
-    assert list(dict.fromkeys(papers)) == order and papers == sorted(papers, key=order.index)
+    proved = papers[: len(papers) - papers[::-1].index("Identity")]  # laws of single parts follow
+    assert list(dict.fromkeys(proved)) == order and proved == sorted(proved, key=order.index)
 
 
 def test_only_without_a_match_is_exit_code_2():

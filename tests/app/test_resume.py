@@ -91,6 +91,12 @@ def test_all_that_differs_is_named():
     assert rounds_of("x") == 1
 
 
+def test_checkpoints_may_be_saved_less_often():
+    unfinished(Path("x"))
+    assert call("--out", "x", "--resume", "--quiet", "--set", "training.checkpoints.keep=3").exit_code == 0
+    assert resolve(file=Path("x/config.toml")).training.checkpoints == {"keep": 3}
+
+
 def test_a_file_of_settings_is_compared_too():
     unfinished(Path("x"))
     assert call("--config", "x/config.toml", "--out", "x", "--resume", "--quiet").exit_code == 0

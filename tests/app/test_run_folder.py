@@ -1,4 +1,4 @@
-"""The main job: the run folder, resumption, the commands that make it, Ctrl-C."""
+"""The run folder, resumption, the commands that make it, Ctrl-C."""
 
 import json
 import signal
@@ -214,13 +214,13 @@ def test_on_a_terminal_there_is_a_bar(tmp_path):
 
 
 def test_personal_models_are_tested_on_the_classes_of_their_clients(tmp_path):
-    job = run_folder.prepare(small("model.name=mlp", 'training.personal=["head.*"]'))
-    run = run_folder.execute(job, tmp_path / "run")
-    for client, (_, targets) in zip(job.clients, job.own_tests, strict=True):
+    prepared = run_folder.prepare(small("model.name=mlp", 'training.personal=["head.*"]'))
+    run = run_folder.execute(prepared, tmp_path / "run")
+    for client, (_, targets) in zip(prepared.clients, prepared.own_tests, strict=True):
         assert set(targets.tolist()) == set(client.take()[1].tolist())
-    scores = [evaluate(run.personal[i], test)["accuracy"] for i, test in enumerate(job.own_tests)]
+    scores = [evaluate(run.personal[i], test)["accuracy"] for i, test in enumerate(prepared.own_tests)]
     assert run.history[-1]["test_accuracy"] == pytest.approx(sum(scores) / len(scores))
-    assert load(tmp_path / "run", job.model).personal is not None
+    assert load(tmp_path / "run", prepared.model).personal is not None
 
 
 def test_the_report_says_who_gains_by_the_federation(tmp_path):

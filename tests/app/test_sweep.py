@@ -187,6 +187,17 @@ def test_the_last_iterates_scores_are_those_of_the_last_readout(last):
     assert average["history"]["train_loss"] == last["history"]["train_loss"]
 
 
+@pytest.mark.parametrize("recipe", ["fedexp", "fedexpm"])
+def test_the_pairs_scores_are_those_of_a_recipe_that_returns_the_mean_of_two(recipe):
+    found = result({"algorithm.name": recipe}, pair=True)
+    history = found["history"]
+    assert history["pair_loss"] == pytest.approx(history["test_loss"], rel=1e-5)
+    assert history["pair_accuracy"] == pytest.approx(history["test_accuracy"], abs=1e-3)
+    assert history["pair_loss"] != history["last_loss"]
+    sizes = [len(c) for c in run_folder.prepare(resolve(settings=SMALL)).clients]
+    assert found["batch_share"] == pytest.approx(sum(min(1, 40 / n) for n in sizes) / len(sizes))
+
+
 def test_inputs_may_be_scaled(last):
     """Those of the test set too."""
     assert result({"training.readout": "last"}, scale=1.0) == last

@@ -533,7 +533,7 @@ def test_refusals():
     with pytest.raises(fs.Refused, match=r"inputs of type torch.int64.*token ids.*normalise=False"):
         fs.train(embedding, "cross_entropy", tokens, rounds=1, normalise=True)
     private = replace(fs.recipes.fedavg(lr=0.1), privacy=fs.Privacy(noise=1.0, clip=1.0))
-    with pytest.raises(fs.Refused, match="normalise=True with Privacy: sums of raw inputs have no bound"):
+    with pytest.raises(fs.Refused, match="normalise=True with Privacy: sums of raw inputs are unbounded"):
         learn(algorithm=private)
     for wrong in ("yes", 1, None):
         with pytest.raises(fs.InvalidInput, match=r"normalise=.* is invalid: expected True or False"):
@@ -660,7 +660,8 @@ def test_presets_give_no_warning_and_are_not_normalised(task):
     prepared = run_folder.prepare(config)
     with warnings.catch_warnings():
         warnings.simplefilter("error", FedstrideWarning)
-        run = fs.train(prepared.model, prepared.loss, prepared.clients, rounds=1, cohort=3)
+        weights = config.arguments(None)["weights"]
+        run = fs.train(prepared.model, prepared.loss, prepared.clients, rounds=1, cohort=3, weights=weights)
     assert not isinstance(run.model, Normalised)
 
 

@@ -22,7 +22,7 @@ COMPOSITIONS = {
     "fedlin-compressed": fs.recipes.fedlin(up=fs.TopK(0.2), down=fs.TopK(0.3)),
     "polyak-scaffold-topk": fs.Algorithm(fs.Polyak(lr_max=1.0, growth=2.0), drift=fs.Scaffold(), up=fs.TopK(0.2)),
     "quantised": fs.Algorithm(up=fs.Quantize(4), error_feedback=False),
-    "private": fs.Algorithm(privacy=fs.Privacy(noise=0.3, quantile=0.5)),
+    "private": fs.Algorithm(privacy=fs.Privacy(noise=0.3, quantile=0.5).drawn_from("crash")),
     "random-k": fs.Algorithm(up=fs.RandomK(0.5)),
     "trimmed": fs.Algorithm(aggregate=fs.TrimmedMean()),
 }

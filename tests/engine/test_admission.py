@@ -7,7 +7,7 @@ import torch
 
 from fedstride.client.exchange import Upload
 from fedstride.core.message import pack, unpack
-from fedstride.engine.admission import admit, message
+from fedstride.engine.admission import Rules, admit, message
 
 
 def upload(**more):
@@ -62,7 +62,7 @@ REPLIES = {
 
 @pytest.mark.parametrize("reason", REPLIES)
 def test_an_unusable_reply_is_left_out(reason):
-    found = admit(upload(replies={1: REPLIES[reason]}), CLIENTS, 5, limit=100.0)
+    found = admit(upload(replies={1: REPLIES[reason]}), CLIENTS, 5, Rules({"update": 100.0}))
     assert (found.rows, found.lost) == ([0, 2], {3: reason})
 
 

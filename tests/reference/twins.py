@@ -408,6 +408,7 @@ def fedexpm(S, client, eps=1e-3, beta=0.9):
         eta = sum((beta / 2) ** (t - k) * m[k] for k in range(t + 1)) / (2 * (sq(v) + eps))
         x = x - eta * v
         trace.add(x, S.p(t), done, deltas, fs, eta)
+    trace["output"] = (trace["x"][-1] + trace["x"][-2]) / 2
     return trace
 
 

@@ -111,7 +111,7 @@ def test_train_is_a_loop_of_rounds(name):
 
 def test_the_sampler_chooses_the_cohort():
     with started(sampler=Always((3, 0))) as (setup, state):
-        assert sorted(client for client, _ in choose_cohort(setup, 0, attempt=1)) == [0, 3]
+        assert sorted(client for client, _ in choose_cohort(setup, state, attempt=1)) == [0, 3]
         assert advance(setup, state)[1]["participants"] == 2
 
 

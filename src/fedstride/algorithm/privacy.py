@@ -10,15 +10,17 @@ the noise multiplier; Andrew et al. use a twentieth of the cohort as the deviati
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from fedstride.algorithm.noise import Normals, fresh_secret
 from fedstride.algorithm.sampling import Sampler
 from fedstride.core.capabilities import declared
 from fedstride.core.errors import InvalidInput, Refused, fraction, positive
@@ -66,10 +68,15 @@ class Privacy:
     quantile: float | None = None
     delta: float | None = None
     clip_lr: float = 0.2
+    secret: ClassVar[str] = ""  # set by drawn_from(); not a setting, and never shown
 
     def __post_init__(self) -> None:
         positive(self, noise=self.noise, clip=self.clip, clip_lr=self.clip_lr)
         fraction(self, quantile=self.quantile, delta=self.delta)
+
+    def start(self) -> str:
+        """Return the secret of a new run, from which noise and cohorts are drawn."""
+        return hashlib.sha3_256(self.secret.encode()).hexdigest() if self.secret else fresh_secret()
 
     def init(self, x: Vec) -> State:
         """Return the initial state, which is sent to the clients."""
@@ -81,7 +88,7 @@ class Privacy:
         vote = {} if self.quantile is None else {"below": (length <= clip).to(update) - 0.5}
         return update * (clip / length).clamp(max=1.0), vote
 
-    def release(self, fields: State, answered: int, expected: float, state: State, source: torch.Generator) -> State:
+    def release(self, fields: State, answered: int, expected: float, state: State, source: Normals) -> State:
         """Return sum / expected + noise for every field (on the server), from the means over the clients that answered.
 
         The denominator is the expected number of participants: a mean over the clients that answered would reveal their
@@ -89,13 +96,27 @@ class Privacy:
         """
         released: State = {}
         for name in sorted(fields):  # the noise must not depend on the order of the fields
-            mean, (low, high) = fields[name], _range(name, float(state["clip"]))
-            deviation = self._multiplier(name, len(fields) - 1) * max(-low, high) / expected
-            noise = torch.randn(mean.shape, generator=source, dtype=torch.float64, device="cpu") * deviation
-            released[name] = mean * (answered / expected) + noise.to(mean)
+            mean, deviation = fields[name], self.deviation(name, len(fields) - 1, expected, state)
+            released[name] = mean * (answered / expected) + (source(mean.shape) * deviation).to(mean)
         if "square" in released:
             released["square"] = released["square"].clamp(min=0)  # post-processing costs no privacy
         return released
+
+    def deviation(self, name: str, scalars: int, expected: float, state: State) -> float:
+        """Return the standard deviation of the noise in every number of a field, beside this many scalars."""
+        low, high = _range(name, float(state["clip"]))
+        return self._multiplier(name, scalars) * max(-low, high) / expected
+
+    def drawn_from(self, secret: str) -> Privacy:
+        """Return the same mechanism with noise and cohorts from a known text, for tests and examples.
+
+        Whoever knows the text can remove the noise. Without it, every run draws a secret from the operating system.
+        """
+        if not isinstance(secret, str) or not secret:
+            raise InvalidInput(f"Privacy: secret={secret!r} is invalid: expected a text.")
+        made = replace(self)
+        object.__setattr__(made, "secret", secret)
+        return made
 
     def follow(self, fields: State, state: State) -> None:
         """Update an adaptive clip: clip *= exp(-clip_lr (b - quantile)), where b is the share of updates below it."""

@@ -161,7 +161,7 @@ def fedexp(
 
 @recipe
 def fedexpm(lr: float = 0.1, eps: float = 1e-3, beta: float = 0.9, schedule: Schedule | None = None) -> Algorithm:
-    """FedExP with server momentum."""
+    """FedExP with server momentum; returns the mean of the last two iterates."""
     return Algorithm(Constant(lr, schedule), FedExPM(eps, beta), name="fedexpm")
 
 

@@ -39,9 +39,9 @@ def environment(when: str = "started") -> dict[str, Any]:
 def about_clients(run: Run) -> dict[str, Any] | None:
     """Return sizes, names, label counts, accuracy and loss for each client: of its own model if it has one.
 
-    Only sizes and names of clients that are loaded on demand; None if the run has no data on this machine.
+    Only sizes and names of clients that are loaded on demand; None if the run has no data on this machine, or is private.
     """
-    if run.source is None:
+    if run.source is None or (run.algorithm is not None and run.algorithm.privacy is not None):
         return None
     clients = run.source.clients
     known = {"sizes": list(clients.sizes), "names": list(clients.names) or None}

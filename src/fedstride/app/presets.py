@@ -25,6 +25,7 @@ TASKS: dict[str, dict[str, Any]] = {
             "normalise": True,
         },
         "model": {"name": "softmax"},
+        "training": {"weights": "uniform"},
     },
     "mnist": {"data": {"source": "mnist", **IMAGES}, "model": CNN, "training": {"batch_size": 64}},
     "fashion_mnist": {
@@ -35,7 +36,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "mnist_writers": {
         "data": {"source": "mnist_writers", "partition": "natural", "clients": 539, "normalise": True},
         "model": CNN,
-        "training": {"batch_size": 20, "rounds": 100},
+        "training": {"batch_size": 20, "rounds": 100, "weights": "uniform"},
     },
     "cifar10": {
         "data": {"source": "cifar10", **IMAGES},
@@ -57,7 +58,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "shakespeare": {
         "data": {"source": "shakespeare", "partition": "natural", "clients": 100},
         "model": {"name": "char_lstm"},
-        "training": {"batch_size": 50, "rounds": 50, "local_steps": 20},
+        "training": {"batch_size": 50, "rounds": 50, "local_steps": 20, "weights": "uniform"},
     },
 }
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from fedstride.app.about import about_clients, environment
 from fedstride.app.config import resolve, to_toml
-from fedstride.app.job import Job as Job
-from fedstride.app.job import prepare as prepare
+from fedstride.app.prepared import Prepared as Prepared
+from fedstride.app.prepared import prepare as prepare
 from fedstride.core.errors import GivenUp, InvalidInput
 from fedstride.core.files import NEW, append, read_tensors, replace_file
 from fedstride.training import checkpoint
@@ -44,7 +44,7 @@ def status(folder: Path, rounds: int | None = None) -> str:
     return "started"
 
 
-def execute(job: Job, folder: Path, callbacks: Sequence[Callable[[Event], object]] = ()) -> Run:
+def execute(prepared: Prepared, folder: Path, callbacks: Sequence[Callable[[Event], object]] = ()) -> Run:
     """Train in a run folder; continue from the folder's checkpoint if there is one.
 
     A run that fails before its first round leaves no files. One that diverges is saved like one that finishes.
@@ -52,20 +52,27 @@ def execute(job: Job, folder: Path, callbacks: Sequence[Callable[[Event], object
     made = [p for p in (folder, *folder.parents) if not p.exists()]
     try:
         with locked(folder), _nothing_left_of_a_failed_start(folder):
-            return _execute(job, folder, callbacks)
+            return _execute(prepared, folder, callbacks)
     finally:
         for place in made:
             with suppress(OSError):  # not empty
                 place.rmdir()
 
 
-def follow(job: Job) -> None:
-    """Take part in a job that another process executes."""
-    train(job.model, job.loss, job.clients, job.config.make_algorithm(), test=job.tests, **job.config.arguments(None))
+def follow(prepared: Prepared) -> None:
+    """Take part in a run that another process leads."""
+    train(
+        prepared.model,
+        prepared.loss,
+        prepared.clients,
+        prepared.config.make_algorithm(),
+        test=prepared.tests,
+        **prepared.config.arguments(None),
+    )
 
 
-def _execute(job: Job, folder: Path, callbacks: Sequence[Callable[[Event], object]]) -> Run:
-    config = job.config
+def _execute(prepared: Prepared, folder: Path, callbacks: Sequence[Callable[[Event], object]]) -> Run:
+    config = prepared.config
     replace_file(folder / CONFIG, to_toml(config))
     about = environment()
     replace_file(folder / ENVIRONMENT, json.dumps(about, indent=2))
@@ -77,16 +84,17 @@ def _execute(job: Job, folder: Path, callbacks: Sequence[Callable[[Event], objec
 
     def save(run: Run) -> None:
         run.save(folder)
-        replace_file(folder / CLIENTS, json.dumps(about_clients(run)))
+        if (people := about_clients(run)) is not None:
+            replace_file(folder / CLIENTS, json.dumps(people))
         replace_file(folder / ENVIRONMENT, json.dumps({**about, **run.engine, "ended": run.ended}, indent=2))
 
     try:
         run = train(
-            job.model,
-            job.loss,
-            job.clients,
+            prepared.model,
+            prepared.loss,
+            prepared.clients,
             config.make_algorithm(),
-            test=job.tests,
+            test=prepared.tests,
             callbacks=[log, *callbacks],
             **config.arguments(folder),
         )

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import re
 import signal
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -31,6 +32,7 @@ from fedstride.training.rounds import Event
 from fedstride.training.train import train
 
 Result = dict[str, Any]
+Scores = tuple[float | None, float | None]  # loss, accuracy
 Tell = Callable[[int, int, str], object]  # number done, total number, name of the last one
 KEPT = (
     "round",
@@ -125,22 +127,30 @@ def training(name: str, settings: dict[str, Any], task: str = "digits") -> Cell:
     return Cell(name, trained, {"config": config})
 
 
-def trained(config: dict[str, Any], scale: float = 1.0) -> Result:
+def trained(config: dict[str, Any], scale: float = 1.0, pair: bool = False) -> Result:
     """Train with a configuration; `scale` multiplies all inputs.
 
     The result has the history, and the scores of the last iterate if the read-out is another one. For an averaged
-    read-out, which is compared only at the end, these scores cover the last fifth of the rounds.
+    read-out, which is compared only at the end, these scores cover the last fifth of the rounds. `pair` adds the scores
+    of the mean of the last two iterates, and the batch as a fraction of a client's data, on average.
     """
     chosen = Config.model_validate(config)
     prepared = _scaled(_prepared(chosen.data.model_dump_json(), chosen.model.model_dump_json()), scale)
-    last: dict[int, tuple[float, float | None]] = {}
+    last: dict[int, Scores] = {}
+    two: dict[int, Scores] = {}
+    previous = parameters_to_vector(prepared.model.parameters()).detach().clone()
     readout = chosen.training.readout
     every, rounds = chosen.training.evaluate_every, chosen.training.rounds
     quiet = {"last": rounds, "average": rounds - max(1, rounds // 5)}.get(readout or "", 0)
 
     def score(event: Event) -> None:
-        if event.round > quiet and (event.round % every == 0 or event.round == rounds):
-            last[event.round] = _scores(prepared, event.x)
+        nonlocal previous
+        if event.round % every == 0 or event.round == rounds:
+            if event.round > quiet:
+                last[event.round] = _scores(prepared, event.x)
+            if pair:
+                two[event.round] = _scores(prepared, (event.x + previous) / 2)
+        previous = event.x
 
     diverged = None
     try:
@@ -157,27 +167,32 @@ def trained(config: dict[str, Any], scale: float = 1.0) -> Result:
         run, diverged = error.run, error.round
     columns = {name: [_short(row[name]) for row in run.history] for name in KEPT}
     totals = {name: sum(row[name] for row in run.history) for name in SUMMED}
-    scores = [last.get(row["round"], (None, None)) for row in run.history]
-    columns |= {
-        "last_loss": [_short(loss) for loss, _ in scores],
-        "last_accuracy": [accuracy for _, accuracy in scores],
-    }
-    return {"diverged": diverged, "history": columns, "totals": totals}
+    at = [row["round"] for row in run.history]
+    columns |= _columns("last", last, at) | (_columns("pair", two, at) if pair else {})
+    batch = chosen.training.batch_size
+    shares = [min(1.0, (batch or len(client)) / len(client)) for client in prepared.clients] if pair else []
+    more = {"batch_share": statistics.fmean(shares)} if pair else {}
+    return {"diverged": diverged, "history": columns, "totals": totals, **more}
+
+
+def _columns(name: str, scores: dict[int, Scores], rounds: Sequence[int]) -> dict[str, list[float | None]]:
+    found = [scores.get(t, (None, None)) for t in rounds]
+    return {f"{name}_loss": [_short(loss) for loss, _ in found], f"{name}_accuracy": [right for _, right in found]}
 
 
 @lru_cache(1)
-def _prepared(data: str, model: str) -> run_folder.Job:
+def _prepared(data: str, model: str) -> run_folder.Prepared:
     return run_folder.prepare(Config.model_validate({"data": json.loads(data), "model": json.loads(model)}))
 
 
-def _scaled(prepared: run_folder.Job, scale: float) -> run_folder.Job:
+def _scaled(prepared: run_folder.Prepared, scale: float) -> run_folder.Prepared:
     if scale == 1:
         return prepared
     clients = Federation([(scale * inputs, targets) for inputs, targets in (c.take() for c in prepared.clients)])
     return replace(prepared, clients=clients, test=(scale * prepared.test[0], prepared.test[1]))
 
 
-def _scores(prepared: run_folder.Job, x: torch.Tensor) -> tuple[float, float | None]:
+def _scores(prepared: run_folder.Prepared, x: torch.Tensor) -> Scores:
     """Return loss and accuracy on the test set at x."""
     model, (inputs, targets) = prepared.model, prepared.test
     start = parameters_to_vector(model.parameters()).detach().clone()

@@ -53,6 +53,7 @@ class Exchange:
     work: Work
     total: Callable[[], Aggregator] = WeightedMean
     remembers: bool = True  # whether it reads and changes the memory of the clients
+    known: Callable[[Context], State] | None = None  # fields that follow from the order, so that the server knows them
 
 
 class UniformMean(WeightedMean):
@@ -69,8 +70,14 @@ def exchanges(algorithm: Algorithm, options: LocalOptions, normalise: bool = Fal
     """
     first = {"gradients": Exchange(send_gradients(algorithm, options))} if algorithm.exchanges_gradients else {}
     total = WeightedMean if algorithm.aggregate is None else algorithm.aggregate.start
-    last = {MOMENTS: Exchange(send_moments, UniformMean, remembers=False)} if normalise else {}
-    return {**first, "updates": Exchange(send_updates(algorithm, options), total), **last}
+    moments = Exchange(send_moments, UniformMean, remembers=False, known=lambda context: {"samples": context.size})
+    last = {MOMENTS: moments} if normalise else {}
+    known = _known_steps(algorithm) if "effective_steps" in algorithm.needs else None
+    return {**first, "updates": Exchange(send_updates(algorithm, options), total, known=known), **last}
+
+
+def _known_steps(a: Algorithm) -> Callable[[Context], State]:
+    return lambda context: {"effective_steps": a.step.effective_steps(context, a.prox)}  # type: ignore[attr-defined]
 
 
 def layout(

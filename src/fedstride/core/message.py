@@ -15,6 +15,11 @@ from torch import Tensor
 from fedstride.core.errors import Corrupt
 
 FORMAT = 2
+LONGEST_HEADER = 10**8  # bytes, as in safetensors
+UNREADABLE = (  # exceptions that invalid bytes can cause; UnicodeEncodeError, of lone surrogates, is a ValueError
+    *(SafetensorError, ValueError, AttributeError, TypeError, OverflowError, RecursionError, KeyError),
+    *(MemoryError, IndexError, RuntimeError),
+)
 
 
 def pack(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> bytes:
@@ -27,13 +32,15 @@ def pack(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> bytes:
 def unpack(data: bytes, what: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return (tensors, metadata) of data written by pack(); `what` names the data in error messages."""
     try:
+        if int.from_bytes(data[:8], "little") > LONGEST_HEADER:
+            raise ValueError("its header is too long")
         tensors = load(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
         digest, _, text = header.get("fedstride", " {}").partition(" ")
         meta = json.loads(text)
         whole = digest == _digest(tensors, text)
-    except (SafetensorError, ValueError, AttributeError, TypeError, OverflowError, RecursionError, KeyError) as error:
-        raise Corrupt(f"{what}: not readable ({error}).") from error
+    except UNREADABLE as error:
+        raise Corrupt(f"{what}: not readable ({str(error) or type(error).__name__}).") from error
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:
         found = meta.get("format") if isinstance(meta, dict) else None
         raise Corrupt(f"{what}: format {found!r} is unknown to this version of fedstride; expected {FORMAT}.")

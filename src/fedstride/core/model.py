@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -85,6 +86,14 @@ class Replica:
     def stats(self) -> Vec:
         """Return a copy of the changing buffers as one vector of the model's type."""
         return torch.cat([b.reshape(-1).to(self.dtype) for b in self.buffers()] or [self.parameters[0].new_empty(0)])
+
+    def stats_floor(self) -> Vec:
+        """Return the smallest valid stats(): variances and counts are not negative."""
+        floors = [
+            torch.full((b.numel(),), 0.0 if name.endswith(("running_var", "num_batches_tracked")) else -math.inf)
+            for name, b in zip(self.moving, self.buffers(), strict=True)
+        ]
+        return torch.cat(floors or [torch.empty(0)]).to(self.parameters[0])
 
     def bind_stats(self, row: Vec) -> None:
         """Copy a vector of stats() into the buffers."""

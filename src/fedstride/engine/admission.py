@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from fedstride.client.exchange import Upload
+from fedstride.client.exchange import MOMENTS, Upload
 from fedstride.core.errors import Corrupt
 from fedstride.core.message import pack, unpack
-from fedstride.core.rows import State, sq
+from fedstride.core.rows import State, norm, sq
 
-OWN_FAULT = ("not finite", "too long")  # reasons for which the same client would fail again
+OWN_FAULT = ("not finite", "too long", "out of range")  # reasons for which the same client would fail again
+LENGTH = "length of "  # prefix of the metrics that hold the norms of fields
+RANGES = {  # of fields and metrics; all others are any finite numbers, and limited in length by the cohort's median
+    "square": (0.0, math.inf),
+    "mean_squares": (0.0, math.inf),
+    "below": (-0.5, 0.5),
+    "trials": (0.0, math.inf),
+    "failed": (0.0, math.inf),
+    "message": (0.0, math.inf),
+    "error": (0.0, math.inf),
+    "gradients": (0, 2**53),
+    "forwards": (0, 2**53),
+}
+BOUNDED = ("update", "raw", "square", "gradient", "effective_steps", "below", "samples")  # limited in another way
+SQUARES = ("mean_squares", MOMENTS)  # compared by their square roots
+SLACK = 1e-3  # relative rounding error of a field that the server knows
 
 
 @dataclass(frozen=True)
@@ -29,15 +44,25 @@ class Admitted:
     refused: Counter[str] = field(default_factory=Counter)  # number of messages left out, by reason
 
 
-def admit(upload: Upload, clients: Sequence[int], round: int, limit: float = math.inf) -> Admitted:
-    """Admit rows that are intact, from the right client and round, of the right shape, finite, and within the limit.
+@dataclass(frozen=True)
+class Rules:
+    """What a field must satisfy beyond its declared range."""
+
+    limits: Mapping[str, float] = field(default_factory=dict)  # largest norms, by name
+    floors: Mapping[str, Tensor] = field(default_factory=dict)  # smallest values of single entries, such as variances
+    known: Mapping[str, Tensor] = field(default_factory=dict)  # values that follow from the order, one row per client
+
+
+def admit(upload: Upload, clients: Sequence[int], round: int, rules: Rules | None = None) -> Admitted:
+    """Admit rows that are intact, from the right client and round, of the right shape, finite, and within the rules.
 
     Args:
         upload: the upload of a chunk.
         clients: the clients of its rows.
         round: the current round.
-        limit: largest norm of an admitted update or gradient.
+        rules: limits of fields beyond their ranges.
     """
+    rules = rules or Rules()
     fields, metrics = dict(upload.fields), dict(upload.metrics)
     lost = dict(upload.lost)
     refused = Counter(lost.values())
@@ -49,11 +74,14 @@ def admit(upload: Upload, clients: Sequence[int], round: int, limit: float = mat
         if found is None:
             lost[row] = reasons[-1] if reasons else "no answer"
             continue
+        if "fields/square" in found:  # a client that sends a false update may send a false norm
+            found["fields/square"] = sq(found.get("fields/raw", found["fields/update"])[None])[0]
         for part in (fields, metrics):
             name = "fields" if part is fields else "metrics"
             for k in part:
                 part[k] = torch.cat([part[k][:row], found[f"{name}/{k}"].to(part[k].device)[None], part[k][row + 1 :]])
-    for row, reason in _unsound(fields, metrics, limit, bool(upload.replies)).items():
+    wrong = _unsound(fields, metrics, rules.limits)
+    for row, reason in {**_out_of_range(fields, metrics, rules), **wrong}.items():
         if row not in lost:
             lost[row] = reason
             refused[reason] += 1
@@ -95,22 +123,51 @@ def _first_usable(
     return found, reasons
 
 
-def _unsound(fields: State, metrics: State, limit: float, distrust: bool) -> dict[int, str]:
-    """Return the rows that are not finite or too long, with reasons, and add the metric `square`, their squared norm.
+def _out_of_range(fields: State, metrics: State, rules: Rules) -> dict[int, str]:
+    """Return the rows with a value outside of its declared range."""
+    wrong = torch.zeros(len(metrics["finite"]), dtype=torch.bool)
+    for name, v in {**metrics, **fields}.items():
+        if name in RANGES:
+            low, high = RANGES[name]
+            wrong |= ((v < low) | (v > high)).any(1).cpu()
+        if name in rules.floors:
+            wrong |= (v < rules.floors[name]).any(1).cpu()
+        if name == MOMENTS:
+            wrong |= _false_moments(v, rules.known.get("samples")).cpu()
+        if name in rules.known:
+            expected = rules.known[name]
+            wrong |= ((v - expected).abs() > SLACK * expected.abs()).any(1).cpu()
+    return {row: "out of range" for row, bad in enumerate(wrong.tolist()) if bad}
 
-    Finiteness is tested on sums over rows, which read each number only once.
+
+def _false_moments(v: Tensor, samples: Tensor | None) -> Tensor:
+    """Return the rows that are not moments of this many samples: see core/normalise.py."""
+    n, (total, squares, within) = v[:, :1], v[:, 1:].view(len(v), 3, -1).unbind(1)
+    bad = (within < 0).any(1) | ((squares - total.square() / n).abs() > SLACK * squares.abs()).any(1)
+    return bad if samples is None else bad | (n != samples.to(n))[:, 0]
+
+
+def _unsound(fields: State, metrics: State, limits: Mapping[str, float]) -> dict[int, str]:
+    """Return the rows that are not finite or too long, with reasons, and add their norms to the metrics.
+
+    The metric `square` is the squared norm of the update or gradient. Finiteness is tested on sums over rows, which read
+    each number only once.
     """
     sums = [v.sum(1) for v in fields.values() if v.is_floating_point()]
     finite = torch.isfinite(torch.stack(sums)).all(0) & metrics["finite"][:, 0].bool().to(sums[0].device)
     found = {row: "not finite" for row, ok in enumerate(finite.tolist()) if not ok}
     if "gradient" in fields:
         square = sq(fields["gradient"])
-    elif distrust and "square" in fields:  # a client that sends a false update may send a false norm
-        square = torch.maximum(fields["square"], sq(fields["update"]))
     elif "square" in fields:
         square = fields["square"]
     else:  # the norm of statistics has no meaning
         square = torch.zeros_like(sums[0][:, None])
     metrics["square"] = square
-    long = (square[:, 0] > limit * limit).tolist() if limit < math.inf else []
-    return {row: "too long" for row, beyond in enumerate(long) if beyond} | found
+    lengths = {"gradient" if "gradient" in fields else "update": square.sqrt()}
+    for name in fields.keys() - set(BOUNDED):
+        v = fields[name]
+        size = norm(v) if name != MOMENTS else norm(v[:, 1:]) / v[:, :1]
+        lengths[name] = metrics[LENGTH + name] = size.sqrt() if name in SQUARES else size
+    long = [lengths[name][:, 0] > limit for name, limit in limits.items() if name in lengths and limit < math.inf]
+    beyond = torch.stack(long).any(0).tolist() if long else []
+    return {row: "too long" for row, far in enumerate(beyond) if far} | found

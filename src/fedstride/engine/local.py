@@ -26,11 +26,11 @@ from fedstride.client.exchange import Exchange
 from fedstride.core.errors import InvalidInput, nearest
 from fedstride.core.model import Replica
 from fedstride.core.rows import State, Vec
-from fedstride.engine.admission import Admitted, admit
+from fedstride.engine.admission import Admitted, Rules, admit
 from fedstride.engine.evaluation import Scores, evaluation_parts, score
 from fedstride.engine.protocol import BEFORE, Contents, Order, Recall, Reply, Task
 from fedstride.engine.store import store
-from fedstride.engine.worker import Worker
+from fedstride.engine.worker import Worker, context_of
 from fedstride.engine.worker_count import WorkerCount
 from fedstride.oracle.choice import ORACLES
 from fedstride.wire import Aggregator
@@ -130,7 +130,7 @@ class LocalClients:
         self.task, self.exchanges = task, exchanges
         self.worker = Worker(task, exchanges, engine.oracle, engine.chunk)
         replica, many = Replica(task.model, task.moving), len(task.clients)
-        self.origin = replica.row()
+        self.origin, self.floor = replica.row(), replica.stats_floor()
         self.store = store(fresh, self.origin, many, task.folder, "memory", task.keep)
         self.statistics = store(
             lambda stats: {"stats": stats}, replica.stats(), many, task.folder, "statistics", task.keep
@@ -154,6 +154,16 @@ class LocalClients:
         answers = self.answers(order, parts, total)
         return replied(answers, *total.finish())
 
+    def rules(self, order: Order, members: Sequence[tuple[int, int]]) -> Rules:
+        """Return what the uploads of these (client, steps) pairs must satisfy."""
+        known = self.exchanges[order.kind].known
+        sizes = [self.task.clients.sizes[client] for client, _ in members] if known is not None else []
+        return Rules(
+            order.limits,
+            {"stats": self.floor},
+            {} if known is None else known(context_of(self.task, order, members, sizes)),
+        )
+
     def parts(self, order: Order) -> list[list[int]]:
         """Return the chunks of the cohort, as lists of positions."""
         return list(chunks(order.cohort, self.worker.choice.chunk))
@@ -173,7 +183,7 @@ class LocalClients:
                 stats = self.statistics.rows(clients, order.stats)["stats"] if len(order.stats) else None
                 memory = self.store.rows(clients, order.x) if remembers else {}
                 upload, new_stats = self.worker.work(order, chunk, samples, memory, stats)
-                found = admit(upload, clients, order.round, order.limit)
+                found = admit(upload, clients, order.round, self.rules(order, chunk))
             except Exception as error:
                 error.add_note(f"fedstride: in round {order.round + 1}, while training client(s) {clients}")
                 raise
@@ -293,7 +303,8 @@ def replied(answers: Sequence[Answer], fields: State, weight: float) -> Reply:
     """Combine the answers of all chunks and the aggregate into the reply of a cohort."""
     positions = [p for a in answers for p in a.positions]
     order = sorted(range(len(positions)), key=positions.__getitem__)
-    every = {name: [v for a in answers for v in a.metrics[name]] for name in answers[0].metrics}
+    names = dict.fromkeys(name for a in answers for name in a.metrics)
+    every = {name: [v for a in answers for v in a.metrics.get(name, ())] for name in names}
     metrics = {
         name: torch.tensor([v[i] for i in order], dtype=torch.float64, device="cpu") for name, v in every.items()
     }

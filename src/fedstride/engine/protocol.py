@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -60,7 +59,7 @@ class Order:
     broadcast: State  # sent beside the model; includes the scaling of the inputs if they are normalised
     round: int
     cohort: Sequence[tuple[int, int]]  # (client, local steps), longest work first
-    limit: float = math.inf  # largest norm of an admitted message
+    limits: Mapping[str, float] = field(default_factory=dict)  # largest norm of an admitted field, by name
     call: int = 0  # number of earlier exchanges of this round, including failed attempts
 
 

@@ -99,25 +99,13 @@ class Worker:
         stats: Rows | None,
     ) -> tuple[Upload, Rows | None]:
         """Return the upload of a chunk of (client, steps) pairs, and its statistics if buffers="local"."""
-        task, clients, steps = self.task, tuple(c for c, _ in members), tuple(tau for _, tau in members)
+        task, clients = self.task, tuple(c for c, _ in members)
         sizes = [len(s) for s in samples]
         if INPUTS in order.broadcast:
             scaling = order.broadcast[INPUTS]
             samples = [self._scaled(c, s, scaling) for c, s in zip(clients, samples, strict=True)]
-        batch = [n if task.batch_size is None else min(n, task.batch_size) for n in sizes]
         x, replica = order.x, self._replica()
-        context = Context(
-            seed=task.seed,
-            round=order.round,
-            rounds=task.rounds,
-            clients=clients,
-            steps=steps,
-            size=_col(x, sizes),
-            batch=_col(x, batch),
-            broadcast=order.broadcast,
-            shapes=tuple(replica.shapes),
-            call=order.call,
-        )
+        context = context_of(task, order, members, sizes, tuple(replica.shapes))
         chunk = Chunk(
             context,
             samples,
@@ -204,6 +192,29 @@ class Worker:
                 self.here.replica.channels_last = self.channels_last
         replica: Replica = self.here.replica
         return replica
+
+
+def context_of(
+    task: Task,
+    order: Order,
+    members: Sequence[tuple[int, int]],
+    sizes: Sequence[int],
+    shapes: tuple[torch.Size, ...] = (),
+) -> Context:
+    """Return the context of (client, steps) pairs, whose clients have these numbers of samples."""
+    batch = [n if task.batch_size is None else min(n, task.batch_size) for n in sizes]
+    return Context(
+        seed=task.seed,
+        round=order.round,
+        rounds=task.rounds,
+        clients=tuple(client for client, _ in members),
+        steps=tuple(tau for _, tau in members),
+        size=_col(order.x, sizes),
+        batch=_col(order.x, batch),
+        broadcast=order.broadcast,
+        shapes=shapes,
+        call=order.call,
+    )
 
 
 def _col(like: Tensor, values: Sequence[int]) -> Col:

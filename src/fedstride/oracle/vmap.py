@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, vmap
+from torch.func import functional_call, grad_and_value, vmap
 
 from fedstride.core.batch import Batch, Tree, joined, samples_of, selected, signature_of
 from fedstride.core.losses import Loss
@@ -66,17 +66,29 @@ class Vmap:
         """Return losses and gradients with vmap, without counting them and without the fallback to the loop."""
         L, G = W.new_empty(len(W), 1), torch.empty_like(W)
         for some, inputs, targets in self.groups:
-            with torch.enable_grad():  # autograd around vmap: torch.func.grad is slower, and imports the compiler
-                parameters = [part.detach().requires_grad_() for part in self._views(W, some)]
-                values = vmap(self._value)(tuple(parameters), inputs, targets)
-                parts = torch.autograd.grad(values.sum(), parameters, materialize_grads=True)
+            values, parts = self._differentiated(self._views(W, some), inputs, targets)
             flat = [g.reshape(len(some), -1) for g in parts]
             if len(some) == len(W):
                 torch.cat(flat, 1, out=G)
-                L[:, 0] = values.detach()
+                L[:, 0] = values
             else:
-                G[some], L[some, 0] = torch.cat(flat, 1), values.detach()
+                G[some], L[some, 0] = torch.cat(flat, 1), values
         return L, G
+
+    def _differentiated(
+        self, views: tuple[Tensor, ...], inputs: Tree, targets: Tree
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return losses and gradients: by autograd around vmap, which is faster and does not import torch's compiler.
+
+        Under vmap, it overlooks the padding_idx of embeddings; torch.func.grad inside vmap does not.
+        """
+        if any(getattr(module, "padding_idx", None) is not None for module in self.replica.module.modules()):
+            parts, values = vmap(grad_and_value(self._value))(views, inputs, targets)
+            return values, parts
+        with torch.enable_grad():
+            parameters = tuple(part.detach().requires_grad_() for part in views)
+            values = vmap(self._value)(parameters, inputs, targets)
+            return values.detach(), torch.autograd.grad(values.sum(), parameters, materialize_grads=True)
 
     def take(self, rows: list[int]) -> Vmap:
         some = copy.copy(self)

@@ -1,7 +1,10 @@
 """FedExP: a server step from the diversity of the clients' updates.
 
 Jhunjhunwala, Wang, Joshi. FedExP: speeding up federated averaging via extrapolation. ICLR 2023.
-Deviations: none. Unlike the paper, the authors' code multiplies eps by the number of clients and lets it decay.
+Deviations: under privacy, the known noise is subtracted from |Dbar|^2, as its share of the squared norms is in Takakura,
+Liew, Hasegawa. Accelerating differentially private federated learning via adaptive extrapolation. 2025; a mean update
+that does not stand out from the noise is not extrapolated. Unlike the paper, the authors' code multiplies eps by the number of
+clients and lets it decay.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ import torch
 from fedstride.core.errors import at_least_one, not_negative
 from fedstride.core.rows import State, Vec, sq
 from fedstride.wire import Mean
+
+SIGNIFICANT = 2  # standard deviations of |noise|^2 by which the mean update must exceed it
 
 
 @dataclass(frozen=True)
@@ -56,8 +61,10 @@ class FedExP:
         return {}
 
     def step(self, x: Vec, mean: Mean, state: State) -> Vec:
-        below = (1 if self.exact else 2) * (sq(mean.update) + self.eps)
-        eta = torch.where(below > 0, mean.square / below, 1.0).clamp(min=1, max=self.lr_max)  # FedExP eq. (9)
+        square = sq(mean.update) - mean.noise  # unbiased under privacy
+        below = (1 if self.exact else 2) * (square + self.eps)
+        known = (below > 0) & (square >= SIGNIFICANT * mean.noise * (2 / len(x)) ** 0.5)
+        eta = torch.where(known, mean.square / below, 1.0).clamp(min=1, max=self.lr_max)  # FedExP eq. (9)
         state["eta"], state["previous"] = eta, x
         return x - eta * mean.update
 

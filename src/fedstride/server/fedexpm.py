@@ -23,6 +23,7 @@ class FedExPM:
     Args:
         eps: keeps eta finite as v vanishes; 0 turns it off.
         beta: momentum in [0, 1); 0 turns it off.
+        last_two: whether to return the mean of the last two iterates.
 
     Raises:
         InvalidInput: if an argument is out of range.
@@ -35,6 +36,7 @@ class FedExPM:
 
     eps: float = 1e-3
     beta: float = 0.9
+    last_two: bool = True
     needs: ClassVar[tuple[str, ...]] = ("square",)
     slot: ClassVar[str] = "server"
     extrapolates: ClassVar[bool] = True
@@ -46,7 +48,7 @@ class FedExPM:
         decay(self, beta=self.beta)
 
     def init(self, x: Vec) -> State:
-        return {"eta": x.new_ones(()), "v": torch.zeros_like(x), "s": x.new_zeros(())}
+        return {"eta": x.new_ones(()), "v": torch.zeros_like(x), "s": x.new_zeros(()), "previous": x}
 
     def broadcast(self, state: State) -> State:
         return {}
@@ -56,7 +58,8 @@ class FedExPM:
         s = state["s"] = mean.square + self.beta / 2 * state["s"]
         below = 2 * (sq(v) + self.eps)
         state["eta"] = torch.where(below > 0, s / below, 1.0)  # FedExP eq. (115)
+        state["previous"] = x
         return x - state["eta"] * v
 
     def output(self, x: Vec, state: State) -> Vec:
-        return x
+        return (x + state["previous"]) / 2 if self.last_two else x  # the last iterate oscillates (FedExP sec. 5)

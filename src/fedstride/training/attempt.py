@@ -27,7 +27,7 @@ class Attempt:
     refused: Counter[str] = field(default_factory=Counter)  # unusable messages, by reason
     releases: int = 0  # number of released private sums
     rollbacks: int = 0  # 1 if a server step was rolled back
-    medians: Mapping[str, float] = field(default_factory=dict)  # medians of message norms by kind, if some exploded
+    limits: Mapping[str, float] = field(default_factory=dict)  # largest norms by field, if some messages exploded
 
     # This attempt alone:
     asked: tuple[int, ...] = ()  # the clients of the cohort
@@ -35,8 +35,9 @@ class Attempt:
     norms: Mapping[str, float] = field(
         default_factory=dict
     )  # root mean square norms over the cohort, by kind of message
+    medians: Mapping[str, float] = field(default_factory=dict)  # median norms over the cohort, by field
     compression: float = 0.0  # largest relative error of compressed messages
-    exploded: bool = False  # whether messages of the first round exploded, so that the next attempt has a limit
+    exploded: bool = False  # whether messages were far longer than others, so that the next attempt has other limits
     wild_step: float | None = None  # the server step that was rolled back
 
     @property
@@ -69,7 +70,15 @@ class Attempt:
         """Return the next attempt at the same round."""
         number = self.number + 1
         return replace(
-            self, number=number, asked=(), lost={}, norms={}, compression=0.0, exploded=False, wild_step=None
+            self,
+            number=number,
+            asked=(),
+            lost={},
+            norms={},
+            medians={},
+            compression=0.0,
+            exploded=False,
+            wild_step=None,
         )
 
 

@@ -99,9 +99,11 @@ def files(folder: Path) -> list[Path]:
     return [p for _, p in sorted(found, reverse=True)]
 
 
-def write(when: Checkpoints, round: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-    """Write a checkpoint and delete those beyond when.keep."""
-    write_tensors(when.path / f"checkpoint-{round:06}.safetensors", tensors, meta)
+def write(
+    when: Checkpoints, round: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], private: bool = False
+) -> None:
+    """Write a checkpoint, private if it holds a secret, and delete those beyond when.keep."""
+    write_tensors(when.path / f"checkpoint-{round:06}.safetensors", tensors, meta, private)
     prune(when)
 
 
@@ -118,8 +120,8 @@ def history(source: object, tensors: Mapping[str, Tensor]) -> list[Row]:
         raise Corrupt(f"{source}: it does not contain a history.")
     try:
         rows = list(unpack_history(bytes(log.cpu().numpy())))
-    except (ValueError, RecursionError) as error:
-        raise Corrupt(f"{source}: its history is not readable ({error}).") from error
+    except (ValueError, RecursionError, MemoryError, OverflowError) as error:
+        raise Corrupt(f"{source}: its history is not readable ({str(error) or type(error).__name__}).") from error
     if not rows or not all(_is_row(row, i + 1) for i, row in enumerate(rows)):
         raise Corrupt(f"{source}: its history was not written by fedstride.")
     return rows

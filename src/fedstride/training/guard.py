@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from fedstride.core.errors import InvalidInput, at_least_one, positive
-from fedstride.core.rows import Vec, norm
+from fedstride.core.rows import State, Vec, norm
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class Guard:
         quorum: smallest number (int) or share (float) of the cohort that must answer.
         retries: further attempts at a round with too few answers, each with a new cohort.
         norm: largest norm of an update. None: no fixed limit.
+        spread: largest norm of a message, relative to the median of its cohort or of an earlier one. inf: no limit.
         explode: largest norm of a message or a step, relative to the model and to earlier messages.
         rollbacks: successive rounds with a roll-back before the run stops.
 
@@ -35,6 +36,7 @@ class Guard:
     quorum: int | float = 0.5
     retries: int = 5
     norm: float | None = None
+    spread: float = 100.0
     explode: float = 1e6
     rollbacks: int = 3
 
@@ -48,8 +50,7 @@ class Guard:
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise InvalidInput(f"Guard: {name}={value!r} is invalid: expected a whole number >= 0.")
         positive(self, norm=self.norm)
-        if self.explode != math.inf:
-            at_least_one(self, explode=self.explode)
+        at_least_one(self, **{k: v for k, v in (("spread", self.spread), ("explode", self.explode)) if v != math.inf})
 
     def least(self, cohort: int) -> int:
         """Return the number of clients that must answer, for a cohort of this size."""
@@ -64,3 +65,12 @@ class Guard:
         if not bool(torch.isfinite(new).all()):
             return False
         return usual == 0 or float(norm(new - x)) <= self.explode * max(float(norm(x)), usual)
+
+
+def finite(state: State, before: State | None = None) -> bool:
+    """Whether all entries of a state are finite, apart from those that were not before: a rule may start from infinity."""
+    known = before or {}
+    return all(
+        bool(torch.isfinite(v).all()) or (name in known and not bool(torch.isfinite(known[name]).all()))
+        for name, v in state.items()
+    )

@@ -126,10 +126,11 @@ class Run:
         meta: dict[str, Any] = {"algorithm": algorithm, "engine": self.engine, "facts": self.facts, "ended": self.ended}
         if self.best is not None and self.best.model is self.model:
             meta["best"] = self.best.round
-        write_tensors(folder / "run.safetensors", {"x": self.x}, meta)
-        replace_file(folder / "history.jsonl", self.history.text())
+        private = self.algorithm is not None and self.algorithm.privacy is not None  # the counts are the operator's
+        write_tensors(folder / "run.safetensors", {"x": self.x}, meta, private)
+        replace_file(folder / "history.jsonl", self.history.text(), private)
         if self.settings:
-            replace_file(folder / SETTINGS, json.dumps(self.settings, indent=2) + "\n")
+            replace_file(folder / SETTINGS, json.dumps(self.settings, indent=2) + "\n", private)
         if self.personal is not None:
             self.personal.save(folder)
         return folder

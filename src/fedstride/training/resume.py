@@ -47,7 +47,7 @@ class Recorder:
         tensors, facts = pack(state)
         memories = {f"clients/{k}": v for k, v in self.setup.clients.state().items()}
         meta = {"kind": "checkpoint", "about": self.identity, **facts}
-        checkpoint.write(self.when, state.round, tensors | memories, meta)
+        checkpoint.write(self.when, state.round, tensors | memories, meta, private=len(state.secret) > 0)
         self.clock.saved(state.round)
 
     def due(self, state: TrainingState) -> bool:

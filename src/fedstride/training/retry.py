@@ -34,11 +34,11 @@ def complete_round(setup: Setup, state: TrainingState) -> tuple[TrainingState, R
 
 def is_hopeless(setup: Setup, state: TrainingState, failed: Attempt) -> bool:
     """Whether the attempts are used up, or the next one would only repeat the last one."""
-    t, number = state.round, failed.number
-    same = choose_cohort(setup, t, number + 1) == choose_cohort(setup, t, number)
+    number = failed.number
+    same = choose_cohort(setup, state, number + 1) == choose_cohort(setup, state, number)
     repeated = same and not failed.exploded and set(failed.lost.values()) <= set(OWN_FAULT)
     too_wild = failed.wild_step is not None and rolled_back_too_often(setup, state)
-    return number > setup.guard.retries or repeated or too_wild
+    return (number > setup.guard.retries and not failed.exploded) or repeated or too_wild
 
 
 def given_up(setup: Setup, state: TrainingState, failed: Attempt) -> Diverged | TooFew:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fedstride.algorithm.noise import normals
 from fedstride.algorithm.privacy import Privacy
 from fedstride.algorithm.sampling import Sampler
 from fedstride.core.capabilities import declared
@@ -24,14 +25,15 @@ from fedstride.core.rows import State, Vec, dot, generator, norm, sq
 from fedstride.engine import Order, Reply
 from fedstride.engine.evaluation import test_columns
 from fedstride.training.attempt import Attempt, FailedAttempt, relative_error
+from fedstride.training.guard import finite
 from fedstride.training.history import Row
+from fedstride.training.limits import compared, limits_of
 from fedstride.training.personal import own_model, with_personal_entries
 from fedstride.training.setup import Setup
 from fedstride.training.state import TrainingState, read_out
 from fedstride.wire import Mean, send
 
 Cohort = list[tuple[int, int]]  # (client, local steps)
-ZERO = 1e-10  # smaller root mean square norms are treated as zero
 RAW = ("train_loss", "client_step", "client_steps", "trials", "failed", "compression")  # withheld under privacy
 
 
@@ -49,10 +51,10 @@ def advance(setup: Setup, state: TrainingState, attempt: Attempt | None = None) 
     Raises:
         FailedAttempt: too few messages were usable, or the server step exploded.
     """
-    a, t = setup.algorithm, state.round
+    a = setup.algorithm
     attempt = attempt or Attempt(bytes_up=state.unbilled)
 
-    cohort = choose_cohort(setup, t, attempt.number)
+    cohort = choose_cohort(setup, state, attempt.number)
     broadcast = broadcast_of(setup, state)
     attempt = replace(attempt, asked=tuple(client for client, _ in cohort))
     attempt = attempt.send(message_size(setup, state, broadcast), len(cohort))
@@ -66,6 +68,7 @@ def advance(setup: Setup, state: TrainingState, attempt: Attempt | None = None) 
     updates = exchange(setup, state, "update", broadcast, cohort, attempt)
     attempt = updates.attempt
     usual = {kind: max(known, attempt.norms.get(kind, 0.0)) for kind, known in state.usual.items()}
+    medians = {name: max(known, attempt.medians.get(name, 0.0)) for name, known in state.medians.items()}
 
     mean, stats = aggregate(setup, state, updates)
     private = state.private
@@ -77,6 +80,8 @@ def advance(setup: Setup, state: TrainingState, attempt: Attempt | None = None) 
     if a.drift is not None:
         a.drift.absorb(mean.fields, mean.share, drift)
     x, server, attempt = server_step(setup, state, mean, usual["update"], attempt)
+    if not (finite(drift, state.drift) and finite({"stats": stats}) and finite(private)):
+        raise FailedAttempt(replace(attempt, wild_step=float(server["eta"])))
 
     after = replace(
         state,
@@ -89,6 +94,8 @@ def advance(setup: Setup, state: TrainingState, attempt: Attempt | None = None) 
         moved=x - state.x,
         average=average_iterates(setup, state, x),
         usual=usual,
+        medians=medians,
+        outliers=state.outliers + ("too long" in attempt.refused),
         releases=state.releases + attempt.releases,
         unbilled=0,
     )
@@ -97,15 +104,23 @@ def advance(setup: Setup, state: TrainingState, attempt: Attempt | None = None) 
     return replace(after, history=state.history.plus(row)), row
 
 
-def choose_cohort(setup: Setup, t: int, attempt: int) -> Cohort:
-    """Draw the cohort of a round, sorted by work, longest first, so that no worker starts a long job last."""
-    sizes, most = setup.sizes, setup.task.batch_size
-    drawn = drawn_clients(setup.sampler, sizes, setup.task.seed, t, attempt)
+def choose_cohort(setup: Setup, state: TrainingState, attempt: int) -> Cohort:
+    """Draw the cohort of a round, sorted by work, longest first, so that no worker starts a long job last.
+
+    Under privacy, it is secret: epsilon counts on that.
+    """
+    sizes, most, t = setup.sizes, setup.task.batch_size, state.round
+    drawn = drawn_clients(setup.sampler, sizes, hidden(state) or setup.task.seed, t, attempt)
     cohort = [(client, setup.steps(t, client)) for client in drawn]
     return sorted(cohort, key=lambda one: -one[1] * min(sizes[one[0]], most or sizes[one[0]]))
 
 
-def drawn_clients(sampler: Sampler, sizes: Sequence[int], seed: int, t: int, attempt: int = 1) -> list[int]:
+def hidden(state: TrainingState) -> str:
+    """Return the secret of a private run, "" without privacy."""
+    return bytes(state.secret.numpy()).decode()
+
+
+def drawn_clients(sampler: Sampler, sizes: Sequence[int], seed: int | str, t: int, attempt: int = 1) -> list[int]:
     """Return the clients of a round, in their order in the federation."""
     again = () if attempt == 1 else (attempt,)
     return sorted(sampler.draw(sizes, generator(seed, t, "cohort", *again)))
@@ -142,41 +157,17 @@ def exchange(
     The engine refuses messages that are damaged, not finite or beyond the limit.
 
     Raises:
-        FailedAttempt: less than a quorum is left, or messages explode in the first round, where no limit is known yet.
+        FailedAttempt: less than a quorum is left, or some messages are far longer than the others.
     """
-    guard = setup.guard
-    limit = guard.limit(reference_norm(state, kind, attempt))
-    if kind == "update":
-        limit = min(limit, guard.norm or limit)
-    order = Order(f"{kind}s", state.x, state.stats, broadcast, state.round, cohort, limit, attempt.calls)
+    limits = limits_of(setup, state, kind, attempt)
+    order = Order(f"{kind}s", state.x, state.stats, broadcast, state.round, cohort, limits, attempt.calls)
     reply = setup.clients.exchange(order)
     attempt = attempt.receive(reply)
     admitted = [one for one in cohort if one[0] not in reply.lost]
-    if len(admitted) < guard.least(len(cohort)):
-        raise FailedAttempt(attempt)
-
-    norms = reply.metrics["square"].double().sqrt()
-    median, largest = float(norms.median()), float(norms.max())
-    first = state.usual[kind] < ZERO and kind not in attempt.medians
-    if first and largest > guard.limit(median):
-        refused = attempt.refused.copy()
-        refused["too long"] += int((norms > guard.limit(median)).sum())
-        medians = {**attempt.medians, kind: median}
-        raise FailedAttempt(replace(attempt, medians=medians, exploded=True, refused=refused))
-    rms = float(norms.square().mean().sqrt())
-    return Exchanged(reply, admitted, replace(attempt, norms={**attempt.norms, kind: rms}))
-
-
-def reference_norm(state: TrainingState, kind: str, attempt: Attempt) -> float:
-    """Return the norm that messages are compared with, 0 if none is known.
-
-    It is the largest of earlier rounds and, for updates, at least the norm of the model. In the first round it is the
-    cohort's median, once an attempt failed because some messages exploded.
-    """
-    known = state.usual[kind]
-    if known < ZERO:
-        return attempt.medians.get(kind, 0.0)
-    return max(known, float(norm(state.x))) if kind == "update" else known
+    if len(admitted) < setup.guard.least(len(cohort)):
+        early = attempt.number == 1 and state.outliers > 0 and "too long" in reply.lost.values()
+        raise FailedAttempt(replace(attempt, exploded=early))  # the limits of earlier rounds may not suit this one
+    return Exchanged(reply, admitted, compared(setup, state, kind, reply, attempt))
 
 
 def compress_gradient(setup: Setup, state: TrainingState, mean: Vec) -> tuple[Vec, State, int, float]:
@@ -208,11 +199,15 @@ def release(setup: Setup, state: TrainingState, privacy: Privacy, mean: Mean, at
     """
     private = dict(state.private)
     answered, expected = int(mean.participants), privacy.expected(setup.sampler, mean.clients)
-    source = generator(setup.task.seed, state.round, "noise", attempt)
     known = {k: v for k, v in mean.fields.items() if k == "update" or k in setup.algorithm.needs}
+    source = normals(
+        hidden(state), state.round, attempt, answered, expected, repr(privacy), fields={**known, **private}
+    )
+    noise = len(mean.update) * privacy.deviation("update", len(known) - 1, expected, private) ** 2
     fields = privacy.release(known, answered, expected, private, source)
     privacy.follow(fields, private)
-    return replace(mean, fields=fields, share=expected / mean.clients, participants=expected), private
+    released = replace(mean, fields=fields, share=expected / mean.clients, participants=expected, noise=noise)
+    return released, private
 
 
 def server_step(
@@ -220,15 +215,15 @@ def server_step(
 ) -> tuple[Vec, State, Attempt]:
     """Apply the server rule; return the next model, the rule's state and the attempt.
 
-    A step that is not finite or far too long is rolled back, with the rule's state, and replaced by the plain mean of
-    the clients' models.
+    A step that is far too long or not finite, or that leaves the rule with a state that is not, is rolled back with that
+    state, and replaced by the plain mean of the clients' models: a saved state can always be resumed.
 
     Raises:
         FailedAttempt: the plain mean is not finite or far too long either, or too many successive rounds were rolled back.
     """
     guard, server = setup.guard, dict(state.server)
     x = setup.algorithm.server.step(state.x, mean, server)
-    if guard.sound(x, state.x, usual):
+    if guard.sound(x, state.x, usual) and finite(server, state.server):
         return x, server, attempt
     attempt = replace(attempt, rollbacks=1, wild_step=float(server["eta"]))
     server = {**state.server, "eta": torch.ones_like(state.server["eta"])}

@@ -11,6 +11,8 @@ from fedstride.client.exchange import MOMENTS
 from fedstride.core.errors import TooFew
 from fedstride.core.normalise import scaling_of
 from fedstride.engine import BEFORE, Order
+from fedstride.engine.admission import LENGTH
+from fedstride.training.limits import limit_among
 from fedstride.training.retry import counted
 from fedstride.training.setup import Setup
 from fedstride.training.state import TrainingState, run_of
@@ -26,13 +28,16 @@ def measure_inputs(setup: Setup, state: TrainingState) -> TrainingState:
     least = guard.least(len(cohort))
     device = torch.device("cpu") if state.x.device.type == "mps" else state.x.device  # mps has no float64
     nothing = torch.empty(0, dtype=torch.float64, device=device)
-    for call in range(guard.retries + 1):
-        order = Order(MOMENTS, nothing, state.stats[:0], {}, BEFORE, cohort, call=call)
+    limits: dict[str, float] = {}
+    for call in range(guard.retries + 2):  # one more, for the limit
+        order = Order(MOMENTS, nothing, state.stats[:0], {}, BEFORE, cohort, limits, call=call)
         reply = setup.clients.exchange(order)
         sent += reply.bytes_up
         answered = [client for client, _ in cohort if client not in reply.lost]
         reasons = Counter(reply.lost.values())
-        if len(answered) >= least:
+        if not limits and (limit := limit_among(guard, reply.metrics.get(LENGTH + MOMENTS))) is not None:
+            limits[MOMENTS] = limit
+        elif len(answered) >= least:
             samples = float(reply.fields[MOMENTS][0]) * reply.weight
             known = sum(setup.sizes[client] for client in answered)
             if abs(samples - known) < 0.5:

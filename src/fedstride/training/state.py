@@ -37,13 +37,17 @@ class TrainingState:
     server: State  # state of the server rule
     drift: State  # state of the drift correction on the server
     down: State  # error feedback of the compressed down-link
-    private: State  # the clip of differential privacy
+    private: State  # the clip of differential privacy, which is sent to the clients
     moved: Vec  # the last change of the model
     average: Vec  # weighted mean of the iterates, for readout="average"
     scaling: Vec | None = None  # means and deviations of the inputs, for normalise=True
     usual: dict[str, float] = field(default_factory=lambda: {"gradient": 0.0, "update": 0.0})
     # ... largest root mean square norm of a round's messages so far, by kind
+    medians: dict[str, float] = field(default_factory=dict)  # largest median norm of a round's fields so far, by name
+    outliers: int = 0  # rounds in which messages were far longer than the others of their cohort
     releases: int = 0  # private sums released so far
+    secret: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8, device="cpu"))
+    # ... bytes from which noise and cohorts are drawn under privacy; empty without. They never leave the server.
     unbilled: int = 0  # bytes sent before the first round, to be counted in its row
     best_x: Vec | None = None  # read-out of the best round, for stop=
     best_stats: Vec | None = None
@@ -69,6 +73,8 @@ def initial_state(algorithm: Algorithm, x: Vec, stats: Vec) -> TrainingState:
         private=a.privacy.init(x) if a.privacy is not None else {},
         moved=torch.zeros_like(x),
         average=x,
+        secret=torch.tensor(list(a.privacy.start().encode() if a.privacy is not None else b""), dtype=torch.uint8),
+        medians=dict.fromkeys(("gradient", "update", "stats", *(a.drift.uploads if a.drift else ()), *a.needs), 0.0),
     )
 
 

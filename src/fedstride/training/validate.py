@@ -19,7 +19,7 @@ from fedstride.client.gradient import Estimator
 from fedstride.client.local import LocalOptions
 from fedstride.core.batch import targets_of
 from fedstride.core.capabilities import declared
-from fedstride.core.errors import InvalidInput, Refused, nearest, not_negative, positive, tell
+from fedstride.core.errors import InvalidInput, Refused, nearest, not_negative, positive
 from fedstride.core.model import Replica, has_batch_statistics, probe
 from fedstride.core.normalise import Normalised
 from fedstride.core.scores import Metric, computed, resolve
@@ -253,10 +253,6 @@ def _private(privacy: Privacy, task: Task, cohorts: Sampler) -> None:
     if task.moving and task.buffers == "average":
         raise Refused(
             'Privacy with buffers="average": BatchNorm\'s statistics have no bound. Use buffers="frozen" or GroupNorm.'
-        )
-    if task.seed == 0:
-        tell(
-            "Privacy with seed=0, the default: anyone who knows the seed can remove the noise. Use seed=secrets.randbits(63)."
         )
     if math.isinf(privacy.epsilon(cohorts, len(task.clients), task.rounds)):  # refuses what it cannot account for
         raise Refused(f"Privacy over {task.rounds} rounds: epsilon would be infinite. Use fewer rounds, or more noise.")

@@ -26,6 +26,7 @@ class Mean:
         participants: number of clients in the mean; with privacy, its expectation.
         clients: number of clients in the federation.
         shapes: shapes of the model's tensors, in the order of the update.
+        noise: expected squared norm of the noise that privacy added to the update.
 
     Example:
         >>> mean = fs.wire.Mean({"update": torch.tensor([1.0, 2.0])}, share=1.0, participants=4, clients=4)
@@ -39,6 +40,7 @@ class Mean:
     participants: float
     clients: int
     shapes: tuple[Size, ...] = ()
+    noise: float = 0.0
 
     @property
     def update(self) -> Tensor:

@@ -231,6 +231,12 @@ def test_overfitting():
     assert "overfitting" not in severities(judged(rises))  # the training loss rises as well
 
 
+def test_overfitting_comes_first_even_if_the_test_loss_ends_above_its_start():
+    worse = [1.0 - 0.05 * t for t in range(6)] + [0.7 + 0.1 * t for t in range(N - 6)]
+    noisy = judged(GOOD, fs.recipes.fedexp(lr=0.1), test_loss=worse, server_step=[3.0] * N, turn=[-0.4] * N)
+    assert causes(noisy)[0] == "overfitting"
+
+
 def test_a_test_loss_that_rises_from_zero_is_overfitting_too():
     rising = [0.0] * 10 + [0.1 * t for t in range(N - 10)]
     assert "overfitting" in causes(judged([2.0 - 0.06 * t for t in range(N)], test_loss=rising))

@@ -17,8 +17,9 @@ def learned(config, final, pace, step=1.0, trials=1.0, train=1.0, swing=0.0):
     last = [v and v - (t % 2) * swing / 100 for t, v in zip(at, values, strict=True)]
     call = lambda x: [x(t) if callable(x) else x for t in at]  # noqa: E731
     columns = {"server_step": call(step), "trials": call(trials), "train_loss": call(train)}
-    history = {"round": list(at), "test_accuracy": values, "last_accuracy": last, **columns}
-    return {"diverged": None, "history": history}
+    history = {"round": list(at), "test_accuracy": values, "last_accuracy": last, "pair_accuracy": values, **columns}
+    history |= {"test_loss": [None] * rounds, "pair_loss": [None] * rounds}
+    return {"diverged": None, "history": history, "batch_share": 0.1}
 
 
 class Pretended:

@@ -9,7 +9,7 @@ import pytest
 from fedstride import FedstrideWarning, InvalidInput
 from fedstride.app.sweep import Cell
 from fedstride.research.papers import EXPERIMENTS, Experiment, Lab, experiment, select
-from fedstride.research.papers.experiment import AGREES, DIFFERS, IN_KIND, curves
+from fedstride.research.papers.experiment import AGREES, DIFFERS, IN_KIND, NO_INFORMATION, UNDECIDED, curves
 from tests.app.report.figures import check
 
 pytestmark = pytest.mark.slow
@@ -64,6 +64,50 @@ def test_judge(tmp_path, scale, full, expected):
     lab = Lab(scale, 1, tmp_path)
     assert lab.judge("what", "1", "1", True, full).verdict == expected
     assert lab.judge("what", "1", "2", False, full).verdict == DIFFERS
+
+
+@pytest.mark.parametrize(
+    ("margins", "accuracy", "expected"),
+    [
+        ([0.1], 50, IN_KIND),
+        ([-9.0], 50, UNDECIDED),  # one seed has no interval
+        ([-9.0, 1.0], 50, UNDECIDED),
+        ([-9.0, -9.1, -9.2], 50, DIFFERS),
+        ([-9.0, -9.1, -9.2], 19.9, NO_INFORMATION),
+        ([0.1, 0.1], 19.9, NO_INFORMATION),
+        ([0.1, 0.1], 20, IN_KIND),
+        ([0.0, 0.0], 50, UNDECIDED),
+        ([float("nan"), float("-inf")], 50, UNDECIDED),
+    ],
+)
+def test_weigh(tmp_path, margins, accuracy, expected):
+    lab = Lab("small", len(margins), tmp_path)
+    mean = sum(margins) / len(margins)
+    claim = lab.weigh("what", "1", "2", lambda v: v, mean, margins, best=[60, accuracy])
+    assert claim.verdict == expected
+    assert ("interval" in claim.ours) == (len(margins) > 1)
+    assert lab.weigh("what", "1", "2", lambda v: v, 0.0, [0.0], strict=False).verdict == IN_KIND
+
+
+def test_weigh_shows_students_interval_of_the_paired_margins(tmp_path):
+    """Half the width for 1, 2, 3 is 4.303 / sqrt(3) = 2.48."""
+    claim = Lab("small", 3, tmp_path).weigh("what", "1", "2", lambda v: v, 2.0, [1.0, 2.0, 3.0])
+    assert claim.ours == "2; margin 2, interval -0.484 to 4.48 (3 seeds)"
+
+
+def test_tasks_and_rates():
+    table, other = EXPERIMENTS["delta-sgd-table1"], EXPERIMENTS["fedexp-fig1"]
+    assert experiment.check_tasks("mnist, fashion_mnist", None, [table]) == ("mnist", "fashion_mnist")
+    assert experiment.check_tasks(None, None, [other]) == ()
+    assert experiment.given_rates("SGD=0.1,SGDM=0.05,Adam=0.001,Adagrad=0.01")["SGDM"] == 0.05
+    for wrong in ("mnst", ""):
+        with pytest.raises(InvalidInput, match="is not a task of delta-sgd-table1"):
+            experiment.check_tasks(wrong, None, [table])
+    with pytest.raises(InvalidInput, match="fedexp-fig1 does not accept"):
+        experiment.check_tasks("mnist", None, [other])
+    for wrong in ("SGD=0.1", "SGD=x,SGDM=1,Adam=1,Adagrad=1", "SGD=-1,SGDM=1,Adam=1,Adagrad=1", ""):
+        with pytest.raises(InvalidInput, match="--rates"):
+            experiment.given_rates(wrong)
 
 
 def test_a_lab_runs_what_is_missing_and_counts_the_hours_of_all(tmp_path):

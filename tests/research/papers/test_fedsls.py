@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedstride.research.papers import fedsls
+from fedstride.research.papers import fedsls, tuning
+from fedstride.research.papers.experiment import DIFFERS, EXPERIMENTS, IN_KIND
 from tests.research.papers.pretend import Pretended, learned
 
 pytestmark = pytest.mark.slow
@@ -36,4 +37,34 @@ def test_a_line_search_is_not_clipped_and_has_no_rate(monkeypatch, tmp_path):
     pretended.verdicts("fedsls-table1")
     searches = [c.arguments["config"] for c in pretended.cells if "sls" in c.name]
     assert searches
-    assert all(s["training"]["clip_norm"] is None and set(s["algorithm"]) <= {"name", "c"} for s in searches)
+    assert all(
+        s["training"]["clip_norm"] is None and set(s["algorithm"]) <= {"name", "c", "lr_max", "eps"} for s in searches
+    )
+
+
+def test_a_line_search_is_searched_as_its_rivals_are(monkeypatch, tmp_path):
+    def result(config):
+        algorithm = config["algorithm"]
+        best = {"lr_max": 0.316, "c": 0.316, "eps": 0.01}
+        return learned(config, 80 - 20 * sum(algorithm.get(key, v) != v for key, v in best.items()), 5)
+
+    lab = Pretended(monkeypatch, tmp_path, result).lab
+    found = tuning.tuned(lab, [("femnist", "fedsls"), ("femnist", "fedexpsls")])
+    assert found["femnist", "fedsls"] == {"lr_max": 0.316, "c": 0.316}
+    assert found["femnist", "fedexpsls"] == {"lr_max": 0.316, "c": 0.316, "eps": 0.01}
+
+
+def test_figure_4_names_the_steady_state_of_the_growing_start(monkeypatch, tmp_path):
+    """Ten per cent of the data in a batch: 1 + 0.1 ln 2 / ln(1 / 0.9) = 1.66 trials, above `about one`."""
+
+    def result(config):
+        return learned(config, 80, 5, trials=lambda t: 1.66 + (t < 5))
+
+    pretended = Pretended(monkeypatch, tmp_path, result, seeds=2)
+    found = {c.what: c.verdict for c in EXPERIMENTS["fedsls-fig4"].measure(pretended.lab).claims}
+    falls = {what: verdict for what, verdict in found.items() if what.startswith("CIFAR-10,")}
+    assert [("1.66" in what, verdict) for what, verdict in falls.items()] == [
+        (False, DIFFERS),  # keep
+        (False, DIFFERS),  # max
+        (True, IN_KIND),  # grow
+    ]

@@ -54,11 +54,13 @@ def test_a_page_needs_no_network_and_shows_all_verdicts(written):
     assert data["charts"]["0"]["layout"]["showlegend"]
 
 
-def test_markdown_holds_every_claim(written):
-    lines = page.markdown(page.read(written[0].parent)).splitlines()
-    assert len(lines) == 2 + len(CLAIMS)
-    assert "\\|w\\|" in lines[3] and "**differs**" in lines[3] and "**" not in lines[2] + lines[4]
-    assert all(line.startswith("| fedsls-x | small |") for line in lines[2:])
+def test_markdown_counts_the_verdicts_and_holds_every_claim(written):
+    counts, table = (text.splitlines() for text in page.markdown(page.read(written[0].parent)).split("\n\n"))
+    assert counts[0] == "| paper | scale | agrees | in kind | differs | undecided | no information | not run |"
+    assert counts[2:] == ["| fedsls | small | 1 |  | 1 |  |  | 1 |"]
+    assert len(table) == 2 + len(CLAIMS)
+    assert "\\|w\\|" in table[3] and "**differs**" in table[3] and "**" not in table[2] + table[4]
+    assert all(line.startswith("| fedsls-x | small |") for line in table[2:])
 
 
 def test_a_record_saved_under_the_number_of_its_paper_is_shown_by_name(written):

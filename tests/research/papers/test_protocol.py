@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedstride.research.papers import rivals
+from fedstride.research.papers import experiment, rivals
 from fedstride.research.papers.experiment import Lab
 from fedstride.research.papers.tasks import accuracy, rounds_to
 
@@ -20,21 +20,34 @@ def settings(tmp_path, recipe):
 
 
 @pytest.mark.parametrize(
-    ("recipe", "clip", "decayed", "readout"),
-    [
-        ("fedavg", 10, True, "last"),
-        ("fedexp", 10, True, None),
-        ("scaffold_exp", 10, True, None),
-        ("fedsls", None, False, "last"),
-    ],
+    ("recipe", "clip", "decayed"), [("fedavg", 10, True), ("fedexp", 10, True), ("fedsls", None, False)]
 )
-def test_fedexps_protocol(tmp_path, recipe, clip, decayed, readout):
+def test_fedexps_protocol(tmp_path, recipe, clip, decayed):
     """Weight decay 1e-4 for all; clipping at 10 and rates that fall by 0.998 for all but line searches; app. D.3."""
     config = settings(tmp_path, recipe)
     assert config["training"]["weight_decay"] == 1e-4
     assert config["training"]["clip_norm"] == clip
-    assert config["training"]["readout"] == readout
+    assert config["training"]["readout"] == "last"
     assert config["algorithm"].get("schedule") == ({"part": "Exponential"} if decayed else None)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "expected"),
+    [("fedavg", 10), ("fedsls", 10), ("fedexp", 20), ("scaffold_exp", 20), ("fedexpm", 20), ("fedexpsls", 20)],
+)
+def test_methods_that_extrapolate_are_judged_by_the_mean_of_two_and_both_are_shown(
+    tmp_path, monkeypatch, recipe, expected
+):
+    history = run(10)["history"] | {"pair_accuracy": [0.2], "test_loss": [2.0], "pair_loss": [1.0]}
+    lab = Lab("small", 1, tmp_path)
+    cell = rivals.trial(lab, "cifar10", recipe, {})
+    assert cell.arguments["pair"] is True
+    monkeypatch.setattr(experiment, "complete", lambda *rest: {cell.name: {"diverged": None, "history": history}})
+    found = rivals.results(lab, {0: (recipe, cell)})[0]
+    assert accuracy(found) == pytest.approx(expected)
+    assert found["history"]["test_loss"] == [2.0 if expected == 10 else 1.0]
+    assert rivals.read_outs({recipe: [found]}) == {"last iterate": {recipe: 10.0}, "mean of two": {recipe: 20.0}}
+    assert ("last 10.0" if expected == 20 else "mean of two 20.0") in rivals.both({recipe: [found]})
 
 
 def test_a_score_is_the_mean_of_the_last_four_evaluations():

@@ -22,7 +22,11 @@ from fedstride.core.errors import InvalidInput, nearest
 if TYPE_CHECKING:
     from fedstride.research.bench.speed import Say
 
-app = typer.Typer(no_args_is_help=True, help="Run benchmarks on this machine; every figure is a ratio within one run.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Run benchmarks on this machine; every figure is a ratio within one run.",
+)
 
 
 @app.command()

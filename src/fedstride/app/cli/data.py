@@ -22,7 +22,7 @@ from fedstride.data import cache
 from fedstride.data.fetch import Tell
 from fedstride.data.sources import SOURCES, get, load
 
-app = typer.Typer(no_args_is_help=True, help="List, download and describe data sets.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="List, download and describe data sets.")
 Folder = Annotated[
     Path | None,
     typer.Option(help="Folder with the raw files, if this machine cannot download them.", show_default=False),

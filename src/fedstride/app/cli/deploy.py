@@ -9,7 +9,11 @@ import typer
 
 from fedstride.app.cli.common import errors_without_traceback
 
-app = typer.Typer(no_args_is_help=True, help="Deploy with Flower: certificates, keys, start scripts, app and README.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Deploy with Flower: certificates, keys, start scripts, app and README.",
+)
 Folder = Annotated[Path, typer.Argument(help="Folder written by `init`.")]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,9 +21,16 @@ from fedstride.core.errors import InvalidInput, nearest
 
 if TYPE_CHECKING:
     from fedstride.app.sweep import Tell
-    from fedstride.research.papers import Experiment
+    from fedstride.research.papers import Experiment, Lab
 
-STYLES = {"agrees": "green", "in kind": "cyan", "differs": "bold red", "not run": "dim"}
+STYLES = {
+    "agrees": "green",
+    "in kind": "cyan",
+    "differs": "bold red",
+    "undecided": "yellow",
+    "no information": "dim",
+    "not run": "dim",
+}
 
 
 def reproduce(
@@ -33,13 +41,26 @@ def reproduce(
             "experiments; or `all`. Lists the experiments if omitted."
         ),
     ] = None,
-    scale: Annotated[str, typer.Option(help="`small`: minutes on two cores; `paper`: the paper's own size.")] = "small",
+    scale: Annotated[
+        str,
+        typer.Option(
+            help="`small`: minutes on two cores; `medium`: the paper's rounds, clients and local work, with a CNN instead of "
+            "ResNet; `paper`: the paper's own size."
+        ),
+    ] = "small",
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 1,
+    tasks: Annotated[
+        str | None, typer.Option(help="Only these tasks of an experiment on several, such as mnist,fashion_mnist.")
+    ] = None,
+    rates: Annotated[
+        str | None,
+        typer.Option(help="Rates to use without a search, such as SGD=0.1,SGDM=0.1,Adam=0.001,Adagrad=0.01."),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for records, pages and intermediate results.")] = Path(
         "runs/reproduce"
     ),
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print one Markdown table of all records in --out instead.")
+        bool, typer.Option("--markdown", help="Print Markdown tables of all records in --out instead.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -48,8 +69,8 @@ def reproduce(
     Completed results are kept: the same command continues after an interruption. The exit code is 0 even if a figure
     differs from the paper's, and 2 for invalid arguments.
     """
-    from fedstride.research.papers import page, select
-    from fedstride.research.papers.experiment import SCALES
+    from fedstride.research.papers import Lab, page, select
+    from fedstride.research.papers.experiment import SCALES, check_tasks, given_rates
 
     with errors_without_traceback():
         if scale not in SCALES:
@@ -58,8 +79,9 @@ def reproduce(
             _list(as_json)
             return
         chosen = select(name) if name else []
-        with kept_on_interrupt(f"fedstride reproduce {name} --scale {scale} --seeds {seeds} --out {out}"):
-            records = [_measured(experiment, scale, seeds, out, quiet=as_json or markdown) for experiment in chosen]
+        lab = Lab(scale, seeds, out, tasks=check_tasks(tasks, rates, chosen), rates=given_rates(rates))
+        with kept_on_interrupt(f"{lab.command(name or '')} --out {out}"):
+            records = [_measured(experiment, lab, quiet=as_json or markdown) for experiment in chosen]
         if as_json:
             typer.echo(json.dumps(records, indent=2, ensure_ascii=False))
         elif markdown:
@@ -85,18 +107,18 @@ def _list(as_json: bool) -> None:
     )
 
 
-def _measured(experiment: Experiment, scale: str, seeds: int, out: Path, quiet: bool) -> dict[str, Any]:
+def _measured(experiment: Experiment, lab: Lab, quiet: bool) -> dict[str, Any]:
     """Run an experiment, write its record and page, and print its table."""
-    from fedstride.research.papers import Lab, page
+    from fedstride.research.papers import page
 
     with _progress(experiment.name) as tell:
-        lab = Lab(scale, seeds, out, tell)
+        lab = replace(lab, tell=tell, used=set())
         outcome = experiment.measure(lab)
     found = page.record(experiment, lab, outcome)
-    paths = page.write(found, outcome.pictures, out)
+    paths = page.write(found, outcome.pictures, lab.folder)
     if not quiet:
         console = wide_console()
-        console.print(f"\n{experiment.title} ({experiment.name}, {scale} scale)", style="bold", highlight=False)
+        console.print(f"\n{experiment.title} ({experiment.name}, {lab.scale} scale)", style="bold", highlight=False)
         console.print(_table(found["claims"]))
         typer.echo(f"Written: {' and '.join(map(str, paths))}")
     return found

@@ -18,7 +18,7 @@ from fedstride.training.progress import shown
 if TYPE_CHECKING:
     from fedstride.app.config import Config
     from fedstride.app.diagnose import Diagnosis
-    from fedstride.app.job import Job
+    from fedstride.app.prepared import Prepared
     from fedstride.app.resume import Request
     from fedstride.engine.torchrun.process_group import Link
     from fedstride.training.result import Run
@@ -55,16 +55,16 @@ def train_in(folder: Path, request: Request, display: Display, resume: bool = Fa
         link.agree(not over)
     if over:
         return f"{title}: already finished, nothing to do. For more rounds: {again(folder)} --rounds N"
-    job = run_folder.prepare(config)
-    if alone and job.test is None:
+    prepared = run_folder.prepare(config)
+    if alone and prepared.test is None:
         raise InvalidInput("--alone compares test scores, and the data has no test set; expected one.")
     if display.mode == "live" and display.title is None:  # not for each run of a comparison
-        describe(job)
-    result = _execute(job, folder, display, title)
+        describe(prepared)
+    result = _execute(prepared, folder, display, title)
     if alone:
         from fedstride.training.personal_report import personal_report
 
-        personal_report(result, job.own_tests).save(folder)
+        personal_report(result, prepared.own_tests).save(folder)
     write(folder)
     return ending(title, folder, result)
 
@@ -74,35 +74,35 @@ def again(folder: Path) -> str:
     return f"fedstride run --out {folder} --resume"
 
 
-def describe(job: Job) -> None:
+def describe(prepared: Prepared) -> None:
     """Say what the data of the user was understood to be; nothing about the tasks that come with fedstride."""
     from fedstride.app.presets import TASKS
 
-    if job.config.task in TASKS:
+    if prepared.config.task in TASKS:
         return
-    size = sum(p.numel() for p in job.model.parameters())
-    larger = "; for a larger one: --model mlp" if job.config.model.name == "softmax" else ""
-    typer.echo(f"{job.about}\n  model    {job.config.model.name} with {size:,} parameters{larger}")
-    if job.config.data.partition == "iid":
+    size = sum(p.numel() for p in prepared.model.parameters())
+    larger = "; for a larger one: --model mlp" if prepared.config.model.name == "softmax" else ""
+    typer.echo(f"{prepared.about}\n  model    {prepared.config.model.name} with {size:,} parameters{larger}")
+    if prepared.config.data.partition == "iid":
         tell(
-            f"{job.config.data.source} names no clients: its rows were dealt at random to {len(job.clients)} clients, which is "
+            f"{prepared.config.data.source} names no clients: its rows were dealt at random to {len(prepared.clients)} clients, which is "
             "easier than real federations. Use --client COLUMN for real clients, --set data.clients=N for another number, "
             "or --set data.partition=dirichlet_split for clients that differ."
         )
 
 
-def _execute(job: Job, folder: Path, display: Display, title: str) -> Run:
+def _execute(prepared: Prepared, folder: Path, display: Display, title: str) -> Run:
     from fedstride.app import run_folder
     from fedstride.app.progress import Stopped, stop_after_round
 
     console = Console(stderr=display.mode == "json")
     try:
         with (
-            _logging(display.loggers, job.config.task, folder) as logs,
-            shown(title, job.config.training.rounds, display.mode, console) as show,
+            _logging(display.loggers, prepared.config.task, folder) as logs,
+            shown(title, prepared.config.training.rounds, display.mode, console) as show,
             stop_after_round() as stop,
         ):
-            return run_folder.execute(job, folder, [show, *logs, stop])
+            return run_folder.execute(prepared, folder, [show, *logs, stop])
     except Stopped as stopped:
         with suppress(OSError):  # the terminal may be gone
             typer.echo(f"{title}: stopped; the last round is saved. Continue with: {again(folder)}", err=True)

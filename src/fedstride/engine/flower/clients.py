@@ -22,12 +22,13 @@ from fedstride.core.errors import Corrupt, InvalidInput, tell
 from fedstride.core.model import Replica
 from fedstride.core.normalise import scaled
 from fedstride.core.rows import State, Vec
-from fedstride.engine.admission import admit
+from fedstride.engine.admission import Rules, admit
 from fedstride.engine.evaluation import Scores, evaluation_parts, score
 from fedstride.engine.flower import memory, records, secure
 from fedstride.engine.flower.nodes import Nodes, log
 from fedstride.engine.local import Answer, answer, replied
 from fedstride.engine.protocol import Contents, Order, Reply, Task
+from fedstride.engine.worker import context_of
 from fedstride.wire import Aggregator
 from fedstride.wire.secure import Secure
 
@@ -158,11 +159,17 @@ class FlowerClients:
 
     def _answer(self, upload: Upload, order: Order, position: int, total: Aggregator) -> Answer:
         client, _ = order.cohort[position]
-        found = admit(upload, [client], order.round, order.limit)
+        found = admit(upload, [client], order.round, self.rules(order, position))
         if found.rows:
             self.remembered(order, [client])
             total.add_rows(position, [self.task.weights[client]], found.fields)
         return answer(found, [position], upload.bytes[0])
+
+    def rules(self, order: Order, position: int) -> Rules:
+        """Return what the upload of the client at a position of the cohort must satisfy."""
+        known, member = self.exchanges[order.kind].known, order.cohort[position]
+        context = context_of(self.task, order, [member], [self.task.clients.sizes[member[0]]])
+        return Rules(order.limits, {"stats": self.replica.stats_floor()}, {} if known is None else known(context))
 
     def _absent(self, client: int, why: str, metrics: tuple[str, ...]) -> Answer:
         return Answer([], {name: [] for name in (*metrics, "square")}, {client: why}, Counter([why]), 0)

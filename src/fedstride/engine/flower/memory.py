@@ -32,7 +32,7 @@ class Memory:
         return tensors, int(meta["round"])
 
     def write(self, name: str, tensors: State, round: int) -> None:
-        replace_file(self.folder / f"{name}.safetensors", pack(tensors, {"round": round}))
+        replace_file(self.folder / f"{name}.safetensors", pack(tensors, {"round": round}), private=True)
 
     def forget(self, retain: tuple[str, ...], before: tuple[int, int]) -> None:
         """Delete files older than `before`, a (round, call), unless retained; newer ones may be of a faster process."""

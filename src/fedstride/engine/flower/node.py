@@ -21,7 +21,7 @@ from fedstride.algorithm.sampling import sampler
 from fedstride.client.exchange import MOMENTS, Upload, exchanges
 from fedstride.client.local import LocalOptions
 from fedstride.client.personal import Personal
-from fedstride.core.errors import FedstrideError, InvalidInput, Refused
+from fedstride.core.errors import InvalidInput, Refused
 from fedstride.core.model import Replica
 from fedstride.core.rows import Vec
 from fedstride.data.federation import Federation, Found
@@ -49,7 +49,7 @@ def client_app(project: Project) -> ClientApp:
 
     @app.query("about")
     def about(message: Message, context: Context) -> Message:
-        return _answered(lambda: _about(project, message, context), message, context, Exception)
+        return _answered(lambda: _about(project, message, context), message, context)
 
     @app.train("gradients")
     def gradients(message: Message, context: Context) -> Message:
@@ -141,7 +141,8 @@ class Station:
         found = Found(probed.reduction, probed.moving, probed.random, probed.features)
         given = self.given
         steps = validate.steps_of(given["local_steps"], given["epochs"], given["batch_size"], self.clients.sizes)
-        validate.fits(self.algorithm, self.task(found), self.options, sampler(None, 1), steps, tested=False)
+        own = replace(self.algorithm, privacy=None)  # one client cannot judge the privacy of all
+        validate.fits(own, self.task(found), self.options, sampler(None, 1), steps, tested=False)
         return found, warning
 
     def worker(self, found: Found) -> Worker:
@@ -235,15 +236,13 @@ def _about(project: Project, message: Message, context: Context) -> RecordDict:
     )
 
 
-def _answered(
-    work: Callable[[], RecordDict], message: Message, context: Context, told: type[Exception] = FedstrideError
-) -> Message:
-    """Answer a message. Errors of type `told` become an answer with the client's number; Flower reports all others."""
+def _answered(work: Callable[[], RecordDict], message: Message, context: Context) -> Message:
+    """Answer a message. Errors become an answer with the client's number: Flower would send their whole text."""
     try:
         content = work()
-    except told as error:
+    except Exception as error:
         log.exception("the order failed")
         number = str(context.node_config.get("client", context.node_config.get("partition-id")))
-        text = re.sub(r"clients\[0\]|client 0\b", f"client {number}", str(error))
+        text = re.sub(r"clients\[0\]|client 0\b", f"client {number}", records.told(error))
         content = RecordDict({"problem": ConfigRecord({"kind": type(error).__name__, "text": text, "client": number})})
     return Message(content, reply_to=message)

@@ -21,6 +21,7 @@ SHORT, LONG = 0.02, 0.3  # seconds between polls for replies
 LOOK = 2.0  # seconds between checks of which nodes are online
 SAY = 10.0  # seconds between log lines
 ASK = 600.0  # seconds until a new node is asked again to identify itself
+MOST_SAMPLES = 10**9  # of a node: with weights="samples", one that claims more would be the mean
 REASONS = {1: "crashed", 2: "crashed", 5: "offline", 6: "crashed", 7: "crashed", 8: "crashed"}  # Flower's codes
 
 
@@ -44,11 +45,13 @@ class Nodes:
     settings: str  # JSON: the run's configuration, sent to all nodes
     clients: int
     expected: Callable[[tuple[str, ...]], Mapping[str, str]]
+    bound: bool = False  # whether a client stays with its first node: with keys, a restarted node keeps its id
     at: dict[int, int] = field(default_factory=dict)  # client: node
     abouts: dict[int, About] = field(default_factory=dict)  # by client
     asked: dict[str, int] = field(default_factory=dict)  # message: node that was asked to identify itself
     rivals: dict[int, About] = field(default_factory=dict)  # additional nodes of clients whose node is still online
     useless: set[int] = field(default_factory=set)  # nodes that cannot be used
+    unfit: dict[int | None, str] = field(default_factory=dict)  # why, by client; None: of nodes without a valid number
 
     @property
     def sizes(self) -> list[int]:
@@ -67,20 +70,22 @@ class Nodes:
             InvalidInput: if a node cannot be used, or if clients are missing after this time.
         """
         end, said = time.monotonic() + seconds, time.monotonic()
-        self._update(_refuse)
+        self._update(log.warning)
         while len(self.at) < self.clients:
             now, missing = time.monotonic(), [client for client in range(self.clients) if client not in self.at]
+            if all(client in self.unfit for client in missing):  # there is nobody to wait for
+                raise InvalidInput(" ".join(self.unfit[client] for client in missing[:20]))
             if now > end:
                 raise InvalidInput(
                     f"clients={self.clients}, but after {seconds:g} s there is no node for client(s) "
                     f"{', '.join(map(str, missing[:20]))}. Start their nodes, with --node-config 'client=NUMBER' from 0, "
-                    "or ask for fewer clients."
+                    f"or ask for fewer clients. {' '.join(self.unfit.values())}".rstrip()
                 )
             if now > said + SAY:
                 said = now
                 log.info("%d of %d clients are connected; waiting for %s", len(self.at), self.clients, missing[:20])
             time.sleep(LONG)
-            self._update(_refuse)
+            self._update(log.warning)
 
     def online(self, cohort: Collection[int], seconds: float) -> set[int]:
         """Return the clients of a cohort whose nodes are online; wait for the others if less than half are."""
@@ -139,7 +144,7 @@ class Nodes:
         self.asked = {key: node for key, node in self.asked.items() if node in there}
         self.rivals = {node: about for node, about in self.rivals.items() if node in there}
         for node, about in list(self.rivals.items()):
-            if self.at[about.client] not in there:
+            if self.at[about.client] not in there and not self.bound:
                 self._take(node, self.rivals.pop(node))
         new = sorted(there - {*self.at.values(), *self.asked.values(), *self.rivals, *self.useless})
         if new:
@@ -155,32 +160,40 @@ class Nodes:
     def _identify(self, node: int, reply: RecordDict | str, there: set[int], complain: Callable[[str], None]) -> None:
         if isinstance(reply, str):
             if reply == "crashed":
-                self.useless.add(node)
-                complain(f"node {node}: its app crashed when it was asked about its data; see its log for the reason.")
+                self._leave_out(
+                    node, None, f"node {node}: its app crashed when it was asked about its data; see its log.", complain
+                )
             return  # otherwise it is asked again
-        self.useless.add(node)
         try:
             about = _about(reply)
         except InvalidInput as error:
-            return complain(f"node {node}: {error}")
+            return self._leave_out(node, _number_of(reply), f"node {node}: {error}", complain)
+        self.useless.add(node)
         wrong, other = self._unfit(about, node), self.at.get(about.client)
         if wrong is not None:
-            complain(wrong)
+            self._leave_out(node, about.client, wrong, complain)
         elif about.client >= self.clients:
             log.info("node %d is client %d, but clients=%d: ignored", node, about.client, self.clients)
-        elif other in there:
+        elif other in there or (self.bound and other is not None):
             self.useless.remove(node)
             self.rivals[node] = about
-            complain(
+            self.unfit[None] = (
                 f"client {about.client} is node {other} and node {node}; expected one node per client. Give one of them "
                 "another number, or wait: a node that was killed counts as online for a minute."
             )
+            complain(self.unfit[None])
         else:
             self.useless.remove(node)
             self._take(node, about)
 
+    def _leave_out(self, node: int, client: int | None, why: str, complain: Callable[[str], None]) -> None:
+        self.useless.add(node)
+        self.unfit[client] = why
+        complain(why)
+
     def _take(self, node: int, about: About) -> None:
         self.at[about.client], self.abouts[about.client] = node, about
+        self.unfit.pop(about.client, None)
 
     def _unfit(self, about: About, node: int) -> str | None:
         """Return why a node cannot be used, None if it can."""
@@ -201,16 +214,12 @@ class Nodes:
         return None
 
 
-def _refuse(text: str) -> None:
-    raise InvalidInput(text)
-
-
 def _content(reply: Message, node: int) -> RecordDict | str:
     """Return the content of a reply, or the reason why there is none."""
     if not reply.has_error():
         return reply.content
     reason = REASONS.get(reply.error.code, "no answer")
-    log.warning("node %d: %s: %s", node, reason, reply.error.reason)
+    log.warning("node %d: %s: %s", node, reason, records.shown(reply.error.reason))
     return reason
 
 
@@ -221,14 +230,24 @@ def _about(content: RecordDict) -> About:
     try:
         facts = cast(dict[str, Any], content.config_records["about"])
         identity = {key: str(value) for key, value in content.config_records["identity"].items()}
-        found = records.found_of(facts["found"])
+        found = records.found_of(str(facts["found"]))
         client, samples = records.client_number(facts), facts["samples"]
-        if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
-            raise ValueError(f"{samples!r} samples")
+        if isinstance(samples, bool) or not isinstance(samples, int) or not 1 <= samples <= MOST_SAMPLES:
+            raise InvalidInput(f"it has {records.shown(samples)} samples; expected 1 to {MOST_SAMPLES:g}.")
         apart = facts["scales far apart"] is True
-        return About(client, samples, found, str(facts["kind of samples"]), apart, identity)
-    except (KeyError, ValueError, TypeError) as error:
-        raise InvalidInput(f"it does not identify itself ({error!r}).") from error
+        return About(client, samples, found, records.shown(facts["kind of samples"]), apart, identity)
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise InvalidInput(f"it does not identify itself ({type(error).__name__}).") from error
+
+
+def _number_of(content: RecordDict) -> int | None:
+    """Return the client that an unusable node says it is, None if it does not."""
+    for name in ("problem", "about"):
+        record = content.config_records.get(name)
+        number = "" if record is None else str(record.get("client"))
+        if number.isdecimal() and len(number) < 10:
+            return int(number)
+    return None
 
 
 def _short(text: object, most: int = 300) -> str:

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import fedstride
-from fedstride.algorithm.text import algorithm_of, plain
+from fedstride.algorithm.privacy import Privacy
+from fedstride.algorithm.text import algorithm_of, call, parse_setting, plain, split
 from fedstride.app.settings import REQUIRED, SETTINGS
-from fedstride.core.errors import InvalidInput
+from fedstride.core.errors import InvalidInput, nearest
 from fedstride.core.losses import Loss
 from fedstride.core.model import digest
 
 Settings = dict[str, Any]
+NEAR = 0.8  # similarity of a misspelt name
 # A run's configuration holds single values, not tables, and every machine has a device of its own.
 KNOWN = {name: s for name, s in SETTINGS.items() if s.dataclass is None and name != "device"}
+TABLES: dict[str, type] = {  # written as text, such as guard="norm=10, spread=50"
+    **{name: s.dataclass for name, s in SETTINGS.items() if s.dataclass is not None},
+    "privacy": Privacy,
+}
+OTHERS = ("algorithm", "clients", "out", "deadline", "quorum", "secure", "bound")
 
 
 @dataclass(frozen=True)
@@ -55,12 +63,37 @@ def arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
     algorithm = given.get("algorithm", "auto")
     if not isinstance(algorithm, str):
         raise InvalidInput(f'algorithm={algorithm!r} is invalid: expected a text, as in "fedexp(lr=0.1)".')
-    found: dict[str, Any] = {"algorithm": algorithm_of(algorithm)}
+    check_names(given)
+    tables = {name: _made(name, given[name]) for name in TABLES if given.get(name) is not None}
+    made, privacy = algorithm_of(algorithm), tables.pop("privacy", None)
+    found: dict[str, Any] = {"algorithm": made if privacy is None else replace(made, privacy=privacy), **tables}
     for name, setting in KNOWN.items():
         if name not in given and setting.default is REQUIRED:
             raise InvalidInput(f"{name} is missing from the run's configuration: it has no default.")
         found[name] = setting.checked(given[name]) if name in given else setting.default
     return found
+
+
+def check_names(given: Mapping[str, Any]) -> None:
+    """Refuse a name that is nearly that of a setting. Others may be settings that the project's functions read.
+
+    Raises:
+        InvalidInput: if a name is probably misspelt.
+    """
+    known = {*KNOWN, *TABLES, *OTHERS}
+    for name in given:
+        table, dot, key = name.partition(".")
+        if dot and table in TABLES:
+            raise InvalidInput(f'{name} is not a setting; write {table}="{key}=..." as one text.')
+        if name not in known and difflib.get_close_matches(name.lower(), known, cutoff=NEAR):
+            raise InvalidInput(f"{name} is not a setting; {nearest(name, known)} Rename a setting of your own.")
+
+
+def _made(name: str, value: Any) -> Any:
+    """Return the value of a setting such as guard="norm=10, spread=50"."""
+    if not isinstance(value, str):
+        raise InvalidInput(f'{name}={value!r} is invalid: expected a text, as in {name}="key=value, key=value".')
+    return call(TABLES[name], TABLES[name].__name__, name, plain(dict(map(parse_setting, split(value)))))
 
 
 def identity(model: nn.Module, moving: tuple[str, ...]) -> dict[str, str]:

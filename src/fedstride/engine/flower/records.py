@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import fields as fields_of
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
@@ -23,6 +26,10 @@ from fedstride.wire.sparse import decode, encode
 T = TypeVar("T")
 COUNTS = ("finite", "gradients", "forwards")  # metrics that are integers
 MOST = 2**53  # larger counts are refused
+SPARE = 4096  # bytes of headers and rounding in a vector
+PARTS = 8  # arrays of a compressed vector, at most
+MOST_TEXT = 2**20  # characters of a node's description of its model
+LONGEST = 500  # characters of a text from a node
 MANY = 2**20  # clients: the sum of this many numbers must be finite
 
 
@@ -117,8 +124,12 @@ def admitted(
     Raises:
         Unusable: if the content is anything else.
     """
+    if set(content) != {"fields", "numbers", "facts"}:
+        raise Unusable("corrupt")
     try:
         facts = content.config_records["facts"]
+        if set(facts) != {"client", "round", "call", "bytes"}:
+            raise Unusable("corrupt")
         vectors, numbers = _named(content.array_records["fields"]), content.metric_records["numbers"]
         came, when, size = facts["client"], (facts["round"], facts["call"]), facts["bytes"]
     except (KeyError, TypeError) as error:
@@ -142,7 +153,8 @@ def admitted(
     if "square" in found:  # a client that sends a false update may send a false norm
         found["square"] = torch.maximum(sq(found["update"]), sq(found.get("raw", found["update"])))
     values = {name: _number(numbers[f"metrics.{name}"], most) for name in metrics}
-    if not _whole(size) or not all(_whole(values[name]) for name in COUNTS):
+    dense = sum(needed.values()) * x.element_size() + SPARE
+    if not _whole(size) or cast(int, size) > dense or not all(_whole(values[name]) for name in COUNTS):
         raise Unusable("corrupt")
     counts = {name: torch.tensor([[int(values[name])]], device="cpu") for name in COUNTS}
     others = {name: x.new_tensor([[v]]) for name, v in values.items() if name not in COUNTS}
@@ -165,7 +177,8 @@ def _named(record: ArrayRecord) -> dict[str, dict[str, Array]]:
 
 
 def _vector(parts: Mapping[str, Array], numbers: int, like: Tensor) -> Tensor:
-    if sum(len(array.data) for array in parts.values()) > numbers * like.element_size() + 4096:  # for headers
+    sizes = [len(array.data) for array in parts.values()]
+    if len(sizes) > PARTS or sum(sizes) > numbers * like.element_size() + SPARE:
         raise Unusable("wrong shape")
     try:
         found = {part: torch.from_numpy(array.numpy()) for part, array in parts.items()}
@@ -195,7 +208,32 @@ def _whole(value: object) -> bool:
 def problem(content: RecordDict) -> dict[str, str] | None:
     """Return the problem that a node reports (kind, text and client), None if there is none."""
     facts = content.config_records.get("problem")
-    return None if facts is None else {key: str(facts.get(key)) for key in ("kind", "text", "client")}
+    return None if facts is None else {key: shown(facts.get(key)) for key in ("kind", "text", "client")}
+
+
+def shown(text: object) -> str:
+    """Return a text from a node as it may be logged: short, and without control characters."""
+    start = str(text)[:LONGEST]
+    safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in start)
+    return safe if len(str(text)) <= LONGEST else f"{safe}..."
+
+
+def told(error: Exception) -> str:
+    """Return what a node tells the server about an error: never a text of the user's code or data.
+
+    Of other exceptions, type and location; of fedstride's own, the message without quoted values, labels, and the text of
+    the exception that caused it.
+    """
+    if not isinstance(error, FedstrideError):
+        last = traceback.extract_tb(error.__traceback__)[-1:]
+        where = "".join(f" in {place.name}, {Path(place.filename).name} line {place.lineno}" for place in last)
+        return f"{type(error).__name__}{where}; see the log of the node."
+    text = str(error)
+    for inner in (error.__cause__, error.__context__):
+        if inner is not None and not isinstance(inner, FedstrideError) and str(inner):
+            text = text.replace(str(inner), type(inner).__name__)
+    text = re.sub(r"\blabels? (?!is|are|of|in|column)\S+", "a label", text)
+    return re.sub(r"""(?<!\w)(?!'\w+=(?:NUMBER|FILE|\d+|true|false)')(['"])(?:(?!\1).)*\1(?!\w)""", "'...'", text)
 
 
 def found_text(found: Found) -> str:
@@ -203,8 +241,20 @@ def found_text(found: Found) -> str:
 
 
 def found_of(text: str) -> Found:
-    given = json.loads(text)
-    return Found(given["reduction"], tuple(given["moving"]), given["random"], given["features"])
+    """Return the result of a trial run.
+
+    Raises:
+        InvalidInput: if the text is anything else.
+    """
+    try:
+        given = json.loads(text)
+        moving, random, features = given["moving"], given["random"], given["features"]
+        kinds = isinstance(random, bool) and isinstance(features, int) and isinstance(given["reduction"], str | None)
+        if len(text) > MOST_TEXT or not kinds or not all(isinstance(name, str) for name in moving):
+            raise ValueError("not the result of a trial run")
+    except (ValueError, TypeError, KeyError, RecursionError, MemoryError) as error:
+        raise InvalidInput(f"it does not identify itself ({type(error).__name__}).") from error
+    return Found(given["reduction"], tuple(moving), random, features)
 
 
 def client_number(node: Mapping[str, Any]) -> int:

@@ -96,8 +96,10 @@ def secure_sum(ask: Ask, orders: Mapping[int, RecordDict], layout: Layout | Mome
             workflow(cast(Grid, run), _context(run, round))
         except _Again:
             continue
-        except (KeyError, TypeError, ValueError) as error:
-            raise NotSummed(f"the nodes' messages do not fit together ({error!r})", run.lost) from error
+        except FedstrideError:
+            raise
+        except Exception as error:  # Flower decodes keys and shares of the nodes, whatever they contain
+            raise NotSummed(f"the nodes' messages do not fit together ({type(error).__name__})", run.lost) from error
         if run.nodes is None:
             raise NotSummed(
                 f"{len(run.lost)} of {len(orders)} nodes dropped out; more than half, and at least {LEAST}, must stay",

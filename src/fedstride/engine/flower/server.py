@@ -11,7 +11,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedstride.algorithm.text import NOTHING
-from fedstride.core.errors import positive, tell
+from fedstride.core.errors import InvalidInput, positive, tell
 from fedstride.data.federation import elsewhere
 from fedstride.engine.flower.clients import Flower
 from fedstride.engine.flower.nodes import Nodes, log
@@ -50,9 +50,10 @@ def train(
     Args:
         project: model, loss and data.
         grid: Flower's connection to the nodes.
-        settings: arguments of fs.train(); `clients`, the number of nodes; `out`, a folder; `deadline`, the seconds that
-            an exchange may take; `quorum` of fs.Guard; `secure`, the largest norm of an update in a secure sum; and
-            whatever the project's functions read.
+        settings: arguments of fs.train(), `guard` and `stop` as texts such as "norm=10, spread=50"; `privacy` likewise;
+            `clients`, the number of nodes; `out`, a folder; `deadline`, the seconds that an exchange may take; `quorum` of
+            fs.Guard; `secure`, the largest norm of an update in a secure sum; `bound`, whether a client's number belongs to the
+            first node, and its key, for the whole run; and whatever the project's functions read.
         callbacks: as in fs.train().
         nodes: the nodes, if an earlier run with the same model and data has gathered them.
 
@@ -62,6 +63,8 @@ def train(
     own = dict(settings)
     given, deadline = arguments(own), own.get("deadline", DEADLINE)
     positive("settings", deadline=deadline)
+    if "quorum" in own:
+        given["guard"] = replace(given.get("guard") or Guard(), quorum=own["quorum"])
     model = project.build(own)
     nodes = replace(nodes, settings=_text(own)) if nodes is not None else gathered(project, grid, own)
 
@@ -78,7 +81,6 @@ def train(
         engine=Flower(nodes, given["algorithm"], deadline, secure_of(own.get("secure"))),
         checkpoint=None if out == NOTHING else out,
         callbacks=[show, *callbacks],
-        guard=Guard(quorum=own["quorum"]) if "quorum" in own else None,
         **given,
     )
     if out != NOTHING:
@@ -89,7 +91,10 @@ def train(
 def gathered(project: Project, grid: Grid, settings: Mapping[str, Any]) -> Nodes:
     """Wait until all nodes of a run are connected, and return them."""
     model, clients = project.build(dict(settings)), validate.whole("clients", settings.get("clients"))
-    nodes = Nodes(grid, _text(settings), clients, lambda moving: identity(model, moving))
+    bound = settings.get("bound", False)
+    if not isinstance(bound, bool):
+        raise InvalidInput(f"bound={bound!r} is invalid: expected true or false.")
+    nodes = Nodes(grid, _text(settings), clients, lambda moving: identity(model, moving), bound)
     nodes.gather(settings.get("deadline", DEADLINE))
     log.info("%d clients are here, with %d samples", nodes.clients, sum(nodes.sizes))
     apart = sum(about.apart for about in nodes.abouts.values())

@@ -102,7 +102,7 @@ class TorchrunClients:
     # Called by the leader's training loop, and received by the followers in follow().
 
     def exchange(self, order: Order) -> Reply:
-        facts = {k: getattr(order, k) for k in ("kind", "round", "cohort", "limit", "call")}
+        facts = {k: getattr(order, k) for k in ("kind", "round", "cohort", "limits", "call")}
         sent = {f"broadcast/{k}": v for k, v in order.broadcast.items()}
         self.link.send({"do": "exchange", **facts}, {"x": order.x, "stats": order.stats, **sent})
         answers, fields, weight = self._exchange(order)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import atexit
 import json
+import os
 import secrets
+import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -24,6 +27,7 @@ LEADER = 0
 PAUSE = 0.02  # seconds between checks for the other processes
 ENDS = count()  # number of finished runs in this process
 GRACE = timedelta(minutes=1)  # how long the leader waits for followers at the end of a run
+LOOK = 5.0  # seconds between checks that torchrun is alive
 PATIENCE = timedelta(days=1)  # slow peers never time out; torchrun detects dead ones
 
 
@@ -111,6 +115,21 @@ def _join(backend: str) -> None:
     )
     dist.init_process_group(backend, store=own, rank=rank, world_size=world, timeout=PATIENCE)
     atexit.register(_leave)
+    end_with_parent()
+
+
+def end_with_parent(pause: float = LOOK) -> None:
+    """End this process when the one that started it has died: an orphan would wait for its peers and keep its locks."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(pause)
+        sys.stderr.write("fedstride: torchrun has died; this process ends. Start the run again to resume it.\n")
+        sys.stderr.flush()
+        os._exit(1)  # the main thread waits in C code
+
+    threading.Thread(target=watch, name="fedstride-parent", daemon=True).start()
 
 
 def _name_of_start(store: Any, rank: int, world: int) -> str:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from fedstride.research.bench.tasks import GROUPS
+from fedstride.research.interval import half_width
 from fedstride.research.verify.law import KEEPS
 
 THREE = ("fedavg", "fedavgm", "fedexp")  # the methods that `auto` is compared with, and the best of them
 BEST = "best of three"
 EVERY = "all tasks"
-# Student's t at 97.5 % for 1, 2, ... degrees of freedom; the last value is also used for more, which is conservative.
-STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 Difference = dict[str, Any]  # "mean", "half" (half width of the 95 % interval, None for one seed), "seeds"
 Rows = dict[str, list[dict[str, Any]]]  # results of the methods, by task
@@ -24,9 +22,7 @@ Pick = Callable[..., str] | None  # min or max over names of tasks; None: the me
 def paired(ours: Sequence[float], theirs: Sequence[float]) -> Difference:
     """Return the paired difference of two methods over the seeds: its mean and 95 % interval."""
     each = [a - b for a, b in zip(ours, theirs, strict=True)]
-    n = len(each)
-    half = STUDENT[min(n - 1, len(STUDENT)) - 1] * statistics.stdev(each) / math.sqrt(n) if n > 1 else None
-    return {"mean": statistics.fmean(each), "half": half, "seeds": each}
+    return {"mean": statistics.fmean(each), "half": half_width(each), "seeds": each}
 
 
 def ahead(rows: Sequence[dict[str, Any]]) -> dict[str, Difference]:

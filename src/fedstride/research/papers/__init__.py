@@ -5,6 +5,7 @@
 from fedstride.research.papers import toy as toy
 from fedstride.research.papers import fedsls as fedsls
 from fedstride.research.papers import delta_sgd as delta_sgd
+from fedstride.research.papers import delta_sgd_table1 as delta_sgd_table1
 from fedstride.research.papers import delta_sgd_more as delta_sgd_more
 from fedstride.research.papers import delta_sgd_step as delta_sgd_step
 from fedstride.research.papers import synthetic as synthetic

@@ -8,13 +8,16 @@ its authors' program. At small scale, each table has four optimisers. B.2 uses C
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fedstride.app.report import theme
+from fedstride.app.sweep import Result
 from fedstride.research.papers.delta_sgd import (
     ALPHAS,
     BORROWED,
     GOOD,
+    NAMES,
     OPTIMISERS,
     OURS,
     POOR,
@@ -23,6 +26,7 @@ from fedstride.research.papers.delta_sgd import (
     TABLE_1,
     TUNED,
     Column,
+    Columns,
     Part,
     Place,
     Runs,
@@ -33,13 +37,16 @@ from fedstride.research.papers.delta_sgd import (
     heat,
     in_order,
     label,
+    left_out,
     listed,
     measured,
     not_run,
     paths,
     placed,
+    places,
     points,
     rounded,
+    seed_by_seed,
     trial,
 )
 from fedstride.research.papers.experiment import Claim, Lab, Outcome, Picture, curves, experiment
@@ -90,22 +97,33 @@ def side_rounds(lab: Lab) -> dict[str, int]:
 
 def table(lab: Lab, paper: dict[Place, Column], parts: Part, what: str, *more: Claim) -> Outcome:
     """Reproduce a table of the paper in which one part of the algorithm differs from table 1."""
-    runs = side(lab, chosen(lab), list(paper), parts=parts)
+    runs = side(lab, chosen(lab), places(lab, paper), parts=parts)
     ours = {place: finals(some) for place, some in runs.items()}
-    claims = [placed(lab, f"{label(p)}, {what}", paper[p], ours[p]) for p in paper]
-    pictures = [paths(f"{label(p)}, {what}", BORROWED, runs[p]) for p in paper]
-    if len(paper) > 1:
+    claims = [placed(lab, f"{label(p)}, {what}", paper[p], runs[p]) for p in ours]
+    claims += left_out(lab, paper)
+    pictures = [paths(f"{label(p)}, {what}", BORROWED, runs[p]) for p in ours]
+    if len(ours) > 1:
         pictures.insert(0, heat(f"All, {what}", {label(p): c for p, c in ours.items()}))
     return Outcome(
         [*claims, *more], pictures, {"accuracy": rounded(ours)}, about(lab, rounds=side_rounds(lab), **parts)
     )
 
 
-def changes(lab: Lab, place: Place, paper: Column, parts: Part) -> tuple[Column, Column]:
-    """Return the gain of another part over table 1 in points, in the paper and in our runs."""
+def changes(lab: Lab, place: Place, what: str, paper: Column, parts: Part, margin: Callable[[Column], float]) -> Claim:
+    """Judge the gain of another part over table 1, in points."""
     names = chosen(lab)
-    without, ours = (finals(measured(lab, names, [place], parts=given)[place]) for given in ({}, parts))
-    return {n: paper[n] - TABLE_1[place][n] for n in names}, {n: ours[n] - without[n] for n in names}
+    runs = [measured(lab, names, [place], parts=given) for given in ({}, parts)]
+
+    def gains(columns: Sequence[dict[Place, Column]]) -> Column:
+        without, with_it = (table[place] for table in columns)
+        return {n: with_it[n] - without[n] for n in names}
+
+    columns = [finals(some[place]) for some in runs]
+    ours = gains([{place: column} for column in columns])
+    there = {n: paper[n] - TABLE_1[place][n] for n in names}
+    each = [gains(pair) for pair in zip(*map(seed_by_seed, runs), strict=True)]
+    best = [max(column.values()) for column in columns]
+    return lab.weigh(what, signed(there), signed(ours), margin, ours, each, best=best, strict=False)
 
 
 def signed(changed: Column) -> str:
@@ -115,22 +133,25 @@ def signed(changed: Column) -> str:
 @experiment("delta-sgd-table2b", "FedProx's objective on the most unequal CIFAR-10 (Delta-SGD, table 2b)")
 def table_2b(lab: Lab) -> Outcome:
     place: Place = ("cifar10", 0.01)
-    paper, ours = changes(lab, place, TABLE_6[place], PROX)
-    one_way = min(ours.values()) > GOOD or max(ours.values()) < -GOOD
+
+    def mixed(gains: Column) -> float:
+        return min(GOOD - min(gains.values()), max(gains.values()) + GOOD)
+
+    what = "points by the proximal term: unclear whether it helps"
     return table(
         *(lab, {place: TABLE_6[place]}, PROX, "FedProx"),
-        lab.judge("points by the proximal term: unclear whether it helps", signed(paper), signed(ours), not one_way),
+        changes(lab, place, what, TABLE_6[place], PROX, mixed),
         not_run("CIFAR-100, ResNet-50, FedProx", "31.0 %, the best of 8; SGD next, 5.9 behind"),
     )
 
 
-@experiment("delta-sgd-table6", "FedProx's objective on all data (Delta-SGD, table 6)")
+@experiment("delta-sgd-table6", "FedProx's objective on all data (Delta-SGD, table 6)", tasks=tuple(NAMES))
 def table_6(lab: Lab) -> Outcome:
     rest = not_run("CIFAR-100, ResNet-18 and ResNet-50, FedProx", "29.7 %, 0.6 behind SGD; 31.0 %, the best")
     return table(lab, TABLE_6, PROX, "FedProx", rest)
 
 
-@experiment("delta-sgd-table4", "Adam at the server (Delta-SGD, table 4)")
+@experiment("delta-sgd-table4", "Adam at the server (Delta-SGD, table 4)", tasks=tuple(NAMES))
 def table_4(lab: Lab) -> Outcome:
     rest = not_run("CIFAR-100, ResNet-18, FedAdam", "41.9 %, 7.3 behind SGD decayed, place 3 of 8")
     return table(lab, TABLE_4, ADAM, "FedAdam", rest)
@@ -138,9 +159,10 @@ def table_4(lab: Lab) -> Outcome:
 
 @experiment("delta-sgd-table5", "MOON's objective (Delta-SGD, table 5)")
 def table_5(lab: Lab) -> Outcome:
-    paper, ours = changes(lab, TUNED, TABLE_5, MOON)
-    few = 2 * sum(value > 0 for value in ours.values()) <= len(ours)
-    claim = lab.judge("points by MOON: no help for most optimisers", signed(paper), signed(ours), few)
+    def few(gains: Column) -> float:
+        return len(gains) - 2 * sum(value > 0 for value in gains.values())
+
+    claim = changes(lab, TUNED, "points by MOON: no help for most optimisers", TABLE_5, MOON, few)
     return table(lab, {TUNED: TABLE_5}, MOON, "MOON", claim)
 
 
@@ -150,10 +172,16 @@ def unequal_sizes(lab: Lab) -> Outcome:
     settings: dict[str, Any] = {"data__partition": "quantity", "training__weights": "samples"}
     runs = measured(lab, names, [TUNED], **settings)[TUNED]
     ours = finals(runs)
-    edge = [c["SGDM"] - c["SGD"] for c in (TABLE_3, ours)]
+
+    def lead(column: Column) -> float:
+        return column["SGD"] - column["SGDM"]
+
+    each = [one[TUNED] for one in seed_by_seed({TUNED: runs})]
+    texts = f"{-lead(TABLE_3):+.1f}", f"{-lead(ours):+.1f}"
+    best = [max(ours.values())]
     claims = [
-        placed(lab, f"{label(TUNED)}, unequal sizes", TABLE_3, ours),
-        lab.judge("SGDM against SGD with unequal sizes: worse", f"{edge[0]:+.1f}", f"{edge[1]:+.1f}", edge[1] < 0),
+        placed(lab, f"{label(TUNED)}, unequal sizes", TABLE_3, runs),
+        lab.weigh("SGDM against SGD with unequal sizes: worse", *texts, lead, ours, each, best=best),
         not_run("CIFAR-100, ResNet-50, unequal sizes", "57.5 %, the best of 8; SGDM next, 3.6 behind"),
     ]
     sizes = "drawn evenly from 40 to 200" if lab.small else "drawn evenly from 100 to 500"
@@ -163,36 +191,59 @@ def unequal_sizes(lab: Lab) -> Outcome:
 
 @experiment("delta-sgd-B2", "One, two and three local epochs of Delta-SGD (Delta-SGD B.2, figure 5)")
 def local_epochs(lab: Lab) -> Outcome:
-    places: list[Place] = [("cifar10", alpha) for alpha in ALPHAS]
+    alphas: list[Place] = [("cifar10", alpha) for alpha in ALPHAS]
     epochs: dict[int, dict[str, Any]] = {1: {}, 2: {"training__epochs": 2.0}, 3: {"training__epochs": 3.0}}
-    cells = {(p, e): trial(lab, p, {"part": RULES[OURS]}, **given) for p in places for e, given in epochs.items()}
+    cells = {
+        (p, e, seed): trial(lab, p, {"part": RULES[OURS]}, seed=seed, **given)
+        for p in alphas
+        for e, given in epochs.items()
+        for seed in range(lab.seeds)
+    }
     found = lab.run(list(cells.values()))
-    runs = {key: found[one.name] for key, one in cells.items()}
-    claims = []
-    for p in places:
-        speed = [statistics.fmean(points(runs[p, e])[1] or [0.0]) for e in epochs]
-        end = [final([runs[p, e]]) for e in epochs]
-        claims += [
-            lab.judge(
-                f"{label(p)}: more epochs are faster; mean accuracy over the rounds for 1, 2, 3",
-                "slightly faster (figure 5)",
-                ", ".join(f"{v:.1f} %" for v in speed),
-                min(speed[1:]) > speed[0],
-            ),
-            lab.judge(
-                f"{label(p)}: the gain at the end is marginal (no more than {POOR:g} points)",
-                "marginal (figure 5)",
-                ", ".join(f"{v:.1f} %" for v in end),
-                max(end) - end[0] <= POOR,
-            ),
-        ]
+    runs = {(p, e): [found[cells[p, e, seed].name] for seed in range(lab.seeds)] for p in alphas for e in epochs}
+    claims = [claim for p in alphas for claim in _epochs(lab, label(p), {e: runs[p, e] for e in epochs})]
     claims.append(not_run("CIFAR-100 with ResNet-50, which figure 5 shows", "as above"))
     pictures = [
-        curves(label(p), "Delta-SGD.", {f"{e} epochs": points(runs[p, e]) for e in epochs}, y="test accuracy, %")
-        for p in places
+        curves(label(p), "Delta-SGD.", {f"{e} epochs": points(runs[p, e][0]) for e in epochs}, y="test accuracy, %")
+        for p in alphas
     ]
-    ends = {label(p): {str(e): round(final([runs[p, e]]), 2) for e in epochs} for p in places}
+    ends = {label(p): {str(e): round(final(runs[p, e]), 2) for e in epochs} for p in alphas}
     return Outcome(claims, pictures, {"accuracy": ends}, about(lab, epochs=list(epochs)))
+
+
+def _epochs(lab: Lab, where: str, runs: dict[int, list[Result]]) -> list[Claim]:
+    """Judge speed and final accuracy by the number of epochs."""
+
+    def each(value: Callable[[Result], float]) -> list[list[float]]:
+        return [[value(run) for run in of_seed] for of_seed in zip(*runs.values(), strict=True)]
+
+    def mean(seeds: list[list[float]]) -> list[float]:
+        return [statistics.fmean(column) for column in zip(*seeds, strict=True)]
+
+    speeds = each(lambda run: statistics.fmean(points(run)[1] or [0.0]))
+    ends = each(lambda run: final([run]))
+    speed, end = mean(speeds), mean(ends)
+    return [
+        lab.weigh(
+            f"{where}: more epochs are faster; mean accuracy over the rounds for 1, 2, 3",
+            "slightly faster (figure 5)",
+            ", ".join(f"{v:.1f} %" for v in speed),
+            lambda s: min(s[1:]) - s[0],
+            speed,
+            speeds,
+            best=[max(end)],
+        ),
+        lab.weigh(
+            f"{where}: the gain at the end is marginal (no more than {POOR:g} points)",
+            "marginal (figure 5)",
+            ", ".join(f"{v:.1f} %" for v in end),
+            lambda e: POOR - (max(e) - e[0]),
+            end,
+            ends,
+            best=[max(end)],
+            strict=False,
+        ),
+    ]
 
 
 @experiment("delta-sgd-B7", "Three seeds: mean and deviation (Delta-SGD B.7, table 7)")
@@ -201,27 +252,42 @@ def three_seeds(lab: Lab) -> Outcome:
     runs = side(lab, names, list(TABLE_7), seeds=seeds)
     mean = {p: finals(some) for p, some in runs.items()}
     spread = {p: {n: statistics.stdev(final([r]) for r in some[n]) for n in names} for p, some in runs.items()}
+    each = seed_by_seed(runs)
+    others = [n for n in names if n != OURS]
     claims = []
     for p, (means, deviations) in TABLE_7.items():
-        others = [n for n in names if n != OURS]
         middle = [statistics.median(d[n] for n in others) for d in (deviations, spread[p])]
         claims += [
-            placed(lab, f"{label(p)}, mean of {seeds} seeds", means, mean[p]),
-            lab.judge(
+            placed(lab, f"{label(p)}, mean of {seeds} seeds", means, runs[p]),
+            lab.weigh(
                 f"{label(p)}: Delta-SGD's deviation is small, no larger than the others' median",
                 f"{deviations[OURS]:.2f} points, others {middle[0]:.2f}",
                 f"{spread[p][OURS]:.2f} points, others {middle[1]:.2f}",
-                spread[p][OURS] <= middle[1],
+                lambda d: statistics.median(d[n] for n in others) - d[OURS],
+                spread[p],
+                [{n: abs(one[p][n] - mean[p][n]) for n in names} for one in each],
+                best=[max(mean[p].values())],
+                strict=False,
             ),
         ]
-    means_there = {p: means for p, (means, _) in TABLE_7.items()}
-    far, far_here = ({n: max(behind(c[p], n) for p in TABLE_7) for n in names} for c in (means_there, mean))
+
+    def farthest(columns: Columns) -> Column:
+        return {n: max(behind(columns[p], n) for p in TABLE_7) for n in names}
+
+    def lead(columns: Columns) -> float:
+        far = farthest(columns)
+        return min(v for n, v in far.items() if n != OURS) - far[OURS]
+
     claims += [
-        lab.judge(
+        lab.weigh(
             "the larger of the two distances to the best is smallest for Delta-SGD",
-            listed(far),
-            listed(far_here),
-            far_here[OURS] == min(far_here.values()),
+            listed(farthest({p: means for p, (means, _) in TABLE_7.items()})),
+            listed(farthest(mean)),
+            lead,
+            mean,
+            each,
+            best=[max(column.values()) for column in mean.values()],
+            strict=False,
         ),
         not_run("CIFAR-100, ResNet-50, three seeds", "64.02 ± 0.51 %, the best; Adam next, 5.13 behind"),
     ]

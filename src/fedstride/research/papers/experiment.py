@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fedstride.app.report import theme
 from fedstride.app.report.charts import line
 from fedstride.app.sweep import Cell, Result, Tell, complete
 from fedstride.core.errors import FedstrideWarning, InvalidInput, nearest
+from fedstride.research.interval import half_width
+
+T = TypeVar("T")
 
 NUMBERS = {"000": "fedsls", "001": "delta-sgd", "003": "fedexp", "004": "fedlin"}  # names before 0.2 began with these
-SCALES = ("small", "paper")
+SCALES = ("small", "medium", "paper")
 AGREES, IN_KIND, DIFFERS, NOT_RUN = "agrees", "in kind", "differs", "not run"
+UNDECIDED = "undecided"  # fails on average, but within the seeds' interval; or one seed, which has no interval
+NO_INFORMATION = "no information"  # all methods are below twice chance
+RATED = ("SGD", "SGDM", "Adam", "Adagrad")  # optimisers of Delta-SGD's tables that need a rate
+CHANCE = 10.0  # per cent, for ten classes
 
 
 @dataclass(frozen=True)
@@ -100,10 +108,12 @@ class Outcome:
 class Lab:
     """The environment of an experiment: its scale, and a cache of computed cells."""
 
-    scale: str  # "small" or "paper"
+    scale: str  # one of SCALES
     seeds: int
     folder: Path
     tell: Tell = lambda done, total, name: None
+    tasks: tuple[str, ...] = ()  # of an experiment on several tasks; all if empty
+    rates: dict[str, float] = field(default_factory=dict)  # by optimiser, instead of those found by a search
     used: set[Path] = field(default_factory=set)  # files of the requested cells
 
     @property
@@ -118,6 +128,12 @@ class Lab:
         self.used.update(cell.file(folder) for cell in cells)
         return complete(cells, folder, self.tell, workers)
 
+    def command(self, name: str) -> str:
+        """Return the command that runs this experiment."""
+        tasks = f" --tasks {','.join(self.tasks)}" if self.tasks else ""
+        rates = f" --rates {','.join(f'{key}={lr:g}' for key, lr in self.rates.items())}" if self.rates else ""
+        return f"fedstride reproduce {name} --scale {self.scale} --seeds {self.seeds}{tasks}{rates}"
+
     @property
     def hours(self) -> float:
         """Computing time of all requested cells, including earlier runs."""
@@ -125,9 +141,57 @@ class Lab:
         return sum(seconds) / 3600
 
     def judge(self, what: str, paper: str, ours: str, holds: bool, full: bool | None = None) -> Claim:
-        """Return the claim with its verdict; by default, agreement is full at the paper's scale and in kind at the small."""
-        agreement = AGREES if (not self.small if full is None else full) else IN_KIND
+        """Return the claim with its verdict; by default, agreement is full at the paper's scale and in kind below it."""
+        agreement = AGREES if (self.scale == "paper" if full is None else full) else IN_KIND
         return Claim(what, paper, ours, agreement if holds else DIFFERS)
+
+    def weigh(
+        self,
+        what: str,
+        paper: str,
+        ours: str,
+        margin: Callable[[T], float],
+        mean: T,
+        each: Sequence[T],
+        *,
+        best: Sequence[float] = (),
+        chance: float = CHANCE,
+        strict: bool = True,
+    ) -> Claim:
+        """Judge a claim over seeds: it holds if the margin at the mean is positive (or 0, unless `strict`).
+
+        A claim that does not hold differs if the 95 % interval of the margins of the seeds, whose runs are paired, is
+        below 0; otherwise it is undecided. If one of the `best` accuracies is below twice chance, there is no
+        information.
+
+        Args:
+            what: the claim.
+            paper: the paper's figures.
+            ours: our figures.
+            margin: distance to the bound of the claim, negative on the wrong side.
+            mean: the results, averaged over the seeds.
+            each: the results of each seed.
+            best: best accuracy of each compared group, in per cent.
+            chance: accuracy of guessing, in per cent.
+            strict: whether a margin of 0 fails.
+        """
+        margins = [_bounded(margin(one)) for one in each]
+        half = half_width(margins)
+        if half is not None:
+            middle = statistics.fmean(margins)
+            ours += f"; margin {middle:.3g}, interval {middle - half:.3g} to {middle + half:.3g} ({len(margins)} seeds)"
+        value = _bounded(margin(mean))
+        if any(b < 2 * chance for b in best):
+            return Claim(what, paper, ours, NO_INFORMATION)
+        if value > 0 or (value == 0 and not strict):
+            return self.judge(what, paper, ours, True)
+        outside = half is not None and statistics.fmean(margins) + half < 0
+        return Claim(what, paper, ours, DIFFERS if outside else UNDECIDED)
+
+
+def _bounded(margin: float) -> float:
+    """Return a finite margin: runs that diverged have an infinite loss, and two of them are equal."""
+    return 0.0 if math.isnan(margin) else max(-1e6, min(1e6, margin))
 
 
 def _rename_old_file(cell: Cell, folder: Path) -> None:
@@ -146,16 +210,19 @@ class Experiment:
     name: str
     title: str
     measure: Callable[[Lab], Outcome]
+    tasks: tuple[str, ...] = ()  # tasks that can be selected
 
 
 EXPERIMENTS: dict[str, Experiment] = {}
 
 
-def experiment(name: str, title: str) -> Callable[[Callable[[Lab], Outcome]], Callable[[Lab], Outcome]]:
+def experiment(
+    name: str, title: str, tasks: tuple[str, ...] = ()
+) -> Callable[[Callable[[Lab], Outcome]], Callable[[Lab], Outcome]]:
     """Register a function as an experiment, under the names of the paper and of the table or figure."""
 
     def enter(measure: Callable[[Lab], Outcome]) -> Callable[[Lab], Outcome]:
-        EXPERIMENTS[name] = Experiment(name, title, measure)
+        EXPERIMENTS[name] = Experiment(name, title, measure, tasks)
         return measure
 
     return enter
@@ -177,3 +244,33 @@ def select(name: str) -> list[Experiment]:
     if not found:
         raise InvalidInput(f"{name!r} is not an experiment; {nearest(name, EXPERIMENTS)}")
     return found
+
+
+def check_tasks(tasks: str | None, rates: str | None, chosen: Sequence[Experiment]) -> tuple[str, ...]:
+    """Return the tasks of --tasks; refuse --tasks and --rates for experiments that cannot use them."""
+    wanted = tuple(task.strip() for task in tasks.split(",")) if tasks is not None else ()
+    for one in chosen if tasks is not None or rates is not None else ():
+        if not one.tasks:
+            able = ", ".join(e.name for e in EXPERIMENTS.values() if e.tasks)
+            raise InvalidInput(f"{one.name} does not accept --tasks and --rates; expected one of {able}.")
+        for task in wanted:
+            if task not in one.tasks:
+                raise InvalidInput(f"--tasks {task!r} is not a task of {one.name}; {nearest(task, one.tasks)}")
+    return wanted
+
+
+def given_rates(text: str | None) -> dict[str, float]:
+    """Read --rates: one positive rate for each optimiser that has one."""
+    if text is None:
+        return {}
+    pairs = [part.partition("=") for part in text.split(",")]
+    try:
+        rates = {name.strip(): float(value) for name, _, value in pairs}
+    except ValueError:
+        rates = {}
+    if set(rates) != set(RATED) or not all(0 < lr < math.inf for lr in rates.values()):
+        expected = ",".join(f"{name}=0.01" for name in RATED)
+        raise InvalidInput(
+            f"--rates {text!r} is invalid: expected a positive rate for each optimiser, as in {expected}."
+        )
+    return rates

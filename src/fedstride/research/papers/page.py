@@ -22,7 +22,10 @@ from fedstride.research.papers.experiment import (
     AGREES,
     DIFFERS,
     IN_KIND,
+    NO_INFORMATION,
     NOT_RUN,
+    NUMBERS,
+    UNDECIDED,
     Experiment,
     Lab,
     Outcome,
@@ -35,6 +38,8 @@ COLOURS = {  # verdict: (light, dark)
     AGREES: theme.SERIES[2],
     IN_KIND: theme.SERIES[0],
     DIFFERS: theme.SERIES[1],
+    UNDECIDED: theme.PAGE["ink"],
+    NO_INFORMATION: theme.PAGE["muted"],
     NOT_RUN: theme.PAGE["muted"],
 }
 
@@ -46,7 +51,7 @@ def record(experiment: Experiment, lab: Lab, outcome: Outcome) -> Record:
         "title": experiment.title,
         "scale": lab.scale,
         "seeds": lab.seeds,
-        "command": f"fedstride reproduce {experiment.name} --scale {lab.scale} --seeds {lab.seeds}",
+        "command": lab.command(experiment.name),
         "commit": commit(Path(fedstride.__file__).parent),
         "machine": {key: about[key] for key in ("platform", "cores", "python", "torch", "fedstride")},
         "hours": float(f"{lab.hours:.3g}"),
@@ -79,13 +84,30 @@ def read(folder: Path) -> list[Record]:
 
 
 def markdown(records: Sequence[Record]) -> str:
-    """Return one table with all claims of all records."""
+    """Return two tables: the number of claims by paper, scale and verdict, and all claims of all records."""
+    return f"{_table(_counts(records))}\n\n{_table(_claims(records))}"
+
+
+def _counts(records: Sequence[Record]) -> list[list[str]]:
+    rows = [["paper", "scale", *COLOURS]]
+    groups: dict[tuple[str, str], list[str]] = {}
+    for r in records:
+        paper = next((name for name in NUMBERS.values() if r["name"].startswith(f"{name}-")), r["name"])
+        groups.setdefault((paper, r["scale"]), []).extend(c["verdict"] for c in r["claims"])
+    return rows + [[*at, *(str(found.count(verdict) or "") for verdict in COLOURS)] for at, found in groups.items()]
+
+
+def _claims(records: Sequence[Record]) -> list[list[str]]:
     rows = [["experiment", "scale", "claim", "paper", "ours", "verdict", "seeds", "commit", "hours"]]
     for r in records:
         rest = [str(r["seeds"]), (r["commit"] or "-")[:7] + ("+" if _dirty(r) else ""), f"{r['hours']:.2g}"]
         rows += [
             [r["name"], r["scale"], c["what"], c["paper"], c["ours"], _strong(c["verdict"]), *rest] for c in r["claims"]
         ]
+    return rows
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 

@@ -1,25 +1,25 @@
-"""Tasks and baselines common to FedExP and FedSLS, and the tuning of the baselines.
+"""Tasks, baselines and scores common to the deep experiments of FedExP and FedSLS.
 
-Deviations: the best parameters are those with the highest test accuracy after 50 rounds, while FedExP app. D.3 uses
-training accuracy. At small scale, a small CNN replaces ResNet-18 on CIFAR-10, softmax regression the CNN on handwriting, and a
-perceptron the LSTM on text; the grids are coarser and searched one parameter at a time. At both scales, MNIST by writer
-replaces EMNIST and FEMNIST. Gradients are clipped at norm 10.
+Deviations: at small scale, a small CNN replaces ResNet-18 on CIFAR-10, softmax regression the CNN on handwriting, and a
+perceptron the LSTM on text; at medium scale, McMahan's CNN replaces ResNet-18. At all scales, MNIST by writer replaces
+EMNIST and FEMNIST. Gradients are clipped at norm 10. The mean of the last two iterates is the read-out of methods that
+extrapolate (FedExP sec. 5; FedSLS does not state its read-out), the last iterate that of the others; both are recorded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 from fedstride.app.sweep import Cell, Result
-from fedstride.research.papers.experiment import NOT_RUN, Claim, Lab, Picture, curves
+from fedstride.research.papers.experiment import CHANCE, NOT_RUN, Claim, Lab, Picture, curves
 from fedstride.research.papers.tasks import ROUNDS, Algorithm, accuracy, cell, loss, rounds_to, text
 
 Runs = dict[str, list[Result]]  # recipe: one run per seed
-Options = dict[str, float]
+Options = dict[str, Any]
+K = TypeVar("K")
 At = tuple[str, str]  # place, recipe
 Best = dict[At, Options]
 
@@ -80,37 +80,10 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 SIZES["small"]["femnist"] = SIZES["small"]["emnist"]
+SIZES["medium"] = {**SIZES["paper"], "cifar10": {**SIZES["paper"]["cifar10"], "model__name": "mcmahan_cnn"}}
+CHANCES = {"cifar10": CHANCE, "emnist": CHANCE, "femnist": CHANCE, "shakespeare": 100 / 77}  # 77 characters
 
-# log10 of the search grids; at small scale, the search starts at the first value
-RATES: dict[str, dict[str, tuple[float, ...]]] = {
-    "small": {
-        "cifar10": (-1.5, -1, -0.5),
-        "emnist": (-2, -1.5, -1, -0.5),
-        "femnist": (-2, -1.5, -1, -0.5),
-        "shakespeare": (-1.5, -1, -0.5),
-    },
-    "paper": dict.fromkeys(TASKS, (-2, -1.5, -1, -0.5, 0)),
-}
-SECOND: dict[str, dict[str, tuple[str, tuple[float, ...]]]] = {
-    "small": {
-        "fedexp": ("eps", (-3, -2, -1)),
-        "fedavg": ("server_lr", (0, -0.5, 0.5)),
-        "scaffold": ("server_lr", (0, -0.5, 0.5)),
-        "fedadagrad": ("server_lr", (-1, -1.5, -0.5)),
-        "scaffold_exp": ("eps", (-3,)),
-        "fedexpm": ("eps", (-3,)),
-        "fedavgm": ("server_lr", (0, -0.5)),
-        "fedadam": ("server_lr", (-2, -1.5)),
-        "fedexprox": ("gamma", (0, 1)),
-    },
-    "paper": {
-        **dict.fromkeys(("fedexp", "scaffold_exp", "fedexpm"), ("eps", (-3, -2.5, -2, -1.5, -1))),
-        **dict.fromkeys(("fedavg", "scaffold", "fedavgm"), ("server_lr", (-1, -0.5, 0, 0.5, 1))),
-        **dict.fromkeys(("fedadagrad", "fedadam"), ("server_lr", (-2, -1.5, -1, -0.5, 0))),
-        "fedexprox": ("gamma", (-1, 0, 1)),
-    },
-}
-TWO_ITERATES = ("fedexp", "scaffold_exp")  # return a mean of two iterates; the others return the last iterate
+TWO_ITERATES = ("fedexp", "scaffold_exp", "fedexpm", "fedexpsls")  # judged by the mean of two, the others by the last
 SEARCHES = (
     "fedsls",
     "fedexpsls",
@@ -118,19 +91,37 @@ SEARCHES = (
 
 
 def trial(lab: Lab, place: str, recipe: str, options: Options, rounds: int = TUNED, seed: int = 0) -> Cell:
-    """Return a run of a recipe with FedExP's weight decay, clipping and decay of the rate, named for use in file names."""
+    """Return a run of a recipe with FedExP's weight decay, clipping and decay of the rate, named for use in file names.
+
+    Its result has both read-outs: that of the last iterate, and that of the mean of the last two.
+    """
     algorithm: Algorithm = {"name": recipe, **options}
     settings = {**SIZES[lab.scale][place], "training__weight_decay": 1e-4}
     if recipe not in SEARCHES:
         algorithm["schedule"] = {"part": "Exponential"}
         settings["training__clip_norm"] = 10
-    if recipe not in TWO_ITERATES:
-        settings["training__readout"] = "last"
+    settings["training__readout"] = "last"
     if rounds > TUNED:
         settings["training__evaluate_every"] = 5
     run = cell(lab, TASKS[place], algorithm, rounds=rounds, seed=seed, **settings)
     model = run.arguments["config"]["model"]["name"]
-    return replace(run, name=f"fedexp {TASKS[place]} {model} {text(algorithm)} r{rounds} s{seed}")
+    name = f"fedexp {TASKS[place]} {model} {text(algorithm)} r{rounds} s{seed}"
+    return replace(run, name=name, arguments={**run.arguments, "pair": True})
+
+
+def results(lab: Lab, cells: Mapping[K, tuple[str, Cell]]) -> dict[K, Result]:
+    """Return the results of runs, given with their recipes; test accuracy and loss are those of the recipe's read-out."""
+    found = lab.run([one for _, one in cells.values()])
+    return {key: _read_out(recipe, found[one.name]) for key, (recipe, one) in cells.items()}
+
+
+def _read_out(recipe: str, result: Result) -> Result:
+    history = dict(result["history"])
+    for score in ("loss", "accuracy"):
+        history[f"last_{score}"] = history[f"test_{score}"]
+        if recipe in TWO_ITERATES:
+            history[f"test_{score}"] = history[f"pair_{score}"]
+    return {**result, "history": history}
 
 
 def power(exponent: float) -> float:
@@ -138,47 +129,14 @@ def power(exponent: float) -> float:
     return float(f"{10**exponent:.3g}")
 
 
-def tuned(lab: Lab, wanted: Iterable[At]) -> Best:
-    """Return the best parameters of recipes at places; empty for line searches, which need none."""
-    wanted = list(wanted)
-    rates = {at: [power(r) for r in RATES[lab.scale][at[0]]] for at in wanted if at[1] not in SEARCHES}
-    second = {at: (SECOND[lab.scale][at[1]][0], [power(v) for v in SECOND[lab.scale][at[1]][1]]) for at in rates}
-    if lab.small:
-        first = _best(lab, {at: [{"lr": lr, second[at][0]: second[at][1][0]} for lr in rates[at]] for at in rates})
-        found = _best(
-            lab, {at: [{**first[at], key: value} for value in values] for at, (key, values) in second.items()}
-        )
-    else:
-        grids = {at: product(rates[at], values) for at, (_, values) in second.items()}
-        found = _best(lab, {at: [{"lr": lr, second[at][0]: v} for lr, v in grid] for at, grid in grids.items()})
-    return {at: found.get(at, {}) for at in wanted}
-
-
-def _best(lab: Lab, tried: Mapping[At, Sequence[Options]]) -> Best:
-    cells = {(at, i): trial(lab, *at, options) for at, some in tried.items() for i, options in enumerate(some)}
-    found = lab.run(list(cells.values()))
-    scores = {key: accuracy(found[one.name]) for key, one in cells.items()}
-    return {at: some[max(range(len(some)), key=lambda i: scores[at, i])] for at, some in tried.items()}
-
-
-def finals(lab: Lab, wanted: Iterable[At]) -> tuple[Best, dict[str, Runs]]:
-    """Return the best parameters, and the full-length runs with them by place."""
-    best = tuned(lab, wanted)
-    cells = {
-        (at, seed): trial(lab, *at, options, ROUNDS[lab.scale], seed)
-        for at, options in best.items()
-        for seed in range(lab.seeds)
-    }
-    found = lab.run(list(cells.values()))
-    runs: dict[str, Runs] = {}
-    for place, recipe in best:
-        some = [found[cells[(place, recipe), seed].name] for seed in range(lab.seeds)]
-        runs.setdefault(place, {})[recipe] = some
-    return best, runs
-
-
 def score(runs: Sequence[Result]) -> float:
     return fmean(accuracy(run) for run in runs)
+
+
+def seed_by_seed(runs: Runs) -> list[Runs]:
+    """Return the runs of each seed."""
+    count = min(map(len, runs.values()))
+    return [{recipe: some[seed : seed + 1] for recipe, some in runs.items()} for seed in range(count)]
 
 
 def training_loss(runs: Sequence[Result]) -> float:
@@ -215,6 +173,25 @@ def paths(title: str, note: str, runs: Runs) -> Picture:
 
 def listed(values: Mapping[str, float], form: str = ".1f") -> str:
     return ", ".join(f"{NAMES[recipe]} {value:{form}}" for recipe, value in values.items())
+
+
+def both(runs: Runs) -> str:
+    """List accuracies by the recipe's own read-out, with those by the other one in brackets."""
+
+    def other(recipe: str, some: Sequence[Result]) -> str:
+        word, column = ("last", "last_accuracy") if recipe in TWO_ITERATES else ("mean of two", "pair_accuracy")
+        return f"({word} {fmean(accuracy(run, column) for run in some):.1f})"
+
+    return ", ".join(f"{NAMES[recipe]} {score(some):.1f} {other(recipe, some)}" for recipe, some in runs.items())
+
+
+def read_outs(runs: Runs) -> dict[str, dict[str, float]]:
+    """Return the accuracies of both read-outs, for the record."""
+    columns = {"last iterate": "last_accuracy", "mean of two": "pair_accuracy"}
+    return {
+        word: {recipe: round(fmean(accuracy(run, column) for run in some), 3) for recipe, some in runs.items()}
+        for word, column in columns.items()
+    }
 
 
 def rounded(values: Mapping[str, float]) -> dict[str, float]:

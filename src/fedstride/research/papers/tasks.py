@@ -19,7 +19,7 @@ SMALL = {
     "model.name": "small_cnn",
     "model.options": {"width": 6, "hidden": 32, "dropout": 0},
 }
-ROUNDS = {"small": 50, "paper": 500}
+ROUNDS = {"small": 50, "medium": 500, "paper": 500}
 
 
 def cell(

@@ -1,4 +1,4 @@
-"""Jobs: a configuration with its data loaded, dealt to clients, and its model built."""
+"""Prepared runs: a configuration with its data loaded, dealt to clients, and its model built."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CLIENTS = "clients as in fs.train(), clients and a test set, or an fs.data.Table
 
 
 @dataclass(frozen=True)
-class Job:
+class Prepared:
     """A configuration with its data and model loaded."""
 
     config: Config
@@ -56,7 +56,7 @@ class Job:
         return self.own_tests if self.config.training.personal and self.test is not None else self.test
 
 
-def prepare(config: Config) -> Job:
+def prepare(config: Config) -> Prepared:
     """Load the data, partition it, and build the model."""
     if is_function(config.data.source):
         with torch.random.fork_rng(devices=[]):
@@ -80,7 +80,7 @@ def prepare(config: Config) -> Job:
         model = _model(config, shape, classes)
     if isinstance(found, data.Table) and config.task not in TASKS and isinstance(model, models.Network):
         _start_at_mean(model, found)
-    return Job(config, clients, test, classes, model, repr(found if isinstance(found, data.Table) else clients))
+    return Prepared(config, clients, test, classes, model, repr(found if isinstance(found, data.Table) else clients))
 
 
 def fitted(config: Config, sizes: Any, classes: int | None, words: bool, tested: bool) -> Config:

@@ -1,0 +1,93 @@
+"""Limits of the messages' norms: from earlier rounds, and from the cohort itself.
+
+A message is compared with the median of its cohort, which a minority cannot move, or with the largest median of earlier
+rounds: late in a run most clients may hardly move, and one that still does is not an outlier. If some messages are far
+longer, the attempt is repeated with a limit. Cohorts of one or two have no majority, and are compared with earlier rounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from fedstride.core.rows import norm
+from fedstride.engine import Reply
+from fedstride.engine.admission import LENGTH
+from fedstride.training.attempt import Attempt, FailedAttempt
+from fedstride.training.guard import Guard
+from fedstride.training.setup import Setup
+from fedstride.training.state import TrainingState
+
+ZERO = 1e-10  # smaller norms are treated as zero
+MAJORITY = 3  # smallest cohort in which one client cannot move the median far
+ROUNDING = 1.05  # clipped updates may be longer than the clip by the rounding of half precision
+
+
+def limits_of(setup: Setup, state: TrainingState, kind: str, attempt: Attempt) -> dict[str, float]:
+    """Return the largest norms of the fields of messages of a kind, "gradient" or "update".
+
+    Once a round had outliers, the following ones are limited from their first attempt, so that an attack costs only one
+    repetition.
+    """
+    guard = setup.guard
+    found = {kind: guard.limit(reference_norm(state, kind)), **attempt.limits}
+    if attempt.number == 1 and state.outliers:
+        earlier = {name: guard.spread * median for name, median in state.medians.items() if median >= ZERO}
+        found |= {name: min(limit, found.get(name, limit)) for name, limit in earlier.items()}
+    if kind == "update":
+        clip = {} if setup.algorithm.privacy is None else {"clip": ROUNDING * float(state.private["clip"])}
+        found[kind] = min(found[kind], guard.norm or found[kind], *clip.values())
+    return found
+
+
+def reference_norm(state: TrainingState, kind: str) -> float:
+    """Return the norm that messages are compared with, 0 if none is known.
+
+    It is the largest of earlier rounds and, for updates, at least the norm of the model.
+    """
+    known = state.usual[kind]
+    if known < ZERO:
+        return 0.0
+    return max(known, float(norm(state.x))) if kind == "update" else known
+
+
+def compared(setup: Setup, state: TrainingState, kind: str, reply: Reply, attempt: Attempt) -> Attempt:
+    """Compare the messages of a cohort with each other; return the attempt with their typical norms.
+
+    Under privacy the clip is the limit: a comparison would make the release depend on single clients.
+
+    Raises:
+        FailedAttempt: some are far longer than the others. It carries the limits for the next attempt.
+    """
+    norms = reply.metrics["square"].double().sqrt()
+    lengths = {kind: norms} | {
+        name.removeprefix(LENGTH): v.double() for name, v in reply.metrics.items() if name.startswith(LENGTH)
+    }
+    medians = {name: float(v.median()) for name, v in lengths.items()}
+    private, refused, limits = setup.algorithm.privacy is not None, attempt.refused.copy(), dict(attempt.limits)
+    for name, v in lengths.items():
+        reference = max(medians[name], state.medians.get(name, 0.0))
+        limit = _factor(setup, state, name, v) * reference
+        if not private and name not in limits and reference >= ZERO and float(v.max()) > limit:
+            limits[name] = limit
+            refused["too long"] += int((v > limit).sum())
+    if limits.keys() > attempt.limits.keys():
+        raise FailedAttempt(replace(attempt, limits=limits, exploded=True, refused=refused))
+    rms = float(norms.square().mean().sqrt())
+    return replace(attempt, norms={**attempt.norms, kind: rms}, medians={**attempt.medians, **medians})
+
+
+def limit_among(guard: Guard, lengths: Tensor | None) -> float | None:
+    """Return the largest norm that a cohort's median allows if some are longer, None if none is, or if it is unknown."""
+    if lengths is None or len(lengths) < MAJORITY:
+        return None
+    limit = guard.spread * float(lengths.median())
+    return limit if 0 < limit < float(lengths.max()) else None
+
+
+def _factor(setup: Setup, state: TrainingState, name: str, lengths: Tensor) -> float:
+    first, guard = state.usual.get(name, ZERO) < ZERO, setup.guard
+    if len(lengths) >= MAJORITY:
+        return min(guard.spread, guard.explode)
+    return guard.explode if first else float("inf")

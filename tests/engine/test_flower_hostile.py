@@ -1,0 +1,213 @@
+"""Hostile nodes of a Flower federation: one of them costs one client, never the run; and a node's data stays there."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import ClassVar
+
+import pytest
+import torch
+
+import fedstride as fs
+
+pytest.importorskip("flwr")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+
+from fedstride.engine import flower
+from fedstride.engine.flower import node, records
+from fedstride.engine.flower.project import arguments
+from tests.engine.test_flower import PROJECT, a_grid, load_data, make_model, rewrite, settings, spoil_data, spoiled
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def junk(record, made):
+    def change(reply):
+        reply.content[record] = made
+        return reply
+
+    return change
+
+
+def more_facts(reply):
+    reply.content["facts"]["more"] = "x" * 10**6
+    return reply
+
+
+EXTRA = {
+    "a record that was not asked for": junk("more", ArrayRecord({"junk": Array(torch.zeros(10**6).numpy())})),
+    "a fact that was not asked for": more_facts,
+    "more bytes than the answer has": rewrite("facts", "bytes", 2**40),
+    "effective steps below zero": rewrite("numbers", "fields.effective_steps", -1.0),
+    "a negative count": rewrite("numbers", "metrics.gradients", -1),
+}
+
+
+@pytest.mark.parametrize("case", EXTRA)
+def test_junk_costs_one_answer(case):
+    run = flower.train(PROJECT, spoiled(a_grid(), 2, EXTRA[case]), settings(algorithm="fednova"))
+    assert run.history["lost"] == [0, 1, 0]
+
+
+DEEP = "[" * 100_000
+CALL = {
+    "deep JSON": rewrite("about", "found", DEEP),
+    "JSON that is not a table": rewrite("about", "found", "[1, 2]"),
+    "a wrong type in it": rewrite("about", "found", json.dumps({"moving": 3, "random": 1, "features": "x"})),
+    "no number of samples": rewrite("about", "samples", "many"),
+    "2^62 samples": rewrite("about", "samples", 2**62),
+    "no identity": junk("identity", ConfigRecord({})),
+    "another client's number": rewrite("about", "client", 0),
+    "no number": rewrite("about", "client", "none"),
+}
+
+
+@pytest.mark.parametrize("case", CALL)
+def test_an_unneeded_node_cannot_stop_the_roll_call(case):
+    """Node 99 comes first, says that it is client 2, and answers the roll call with rubbish."""
+    grid = a_grid()
+    grid.nodes[99] = {"partition-id": 2}
+    grid.online.add(99)
+    grid.spoil = lambda reply: (
+        CALL[case](reply)
+        if reply.metadata.src_node_id == 99 and reply.metadata.message_type == "query.about"
+        else reply
+    )
+    run = flower.train(PROJECT, grid, settings(deadline=20))
+    assert len(run.history) == 3
+
+
+def test_a_number_stays_with_the_first_node():
+    grid = a_grid()
+    seen = []
+
+    def another(reply):
+        if reply.metadata.group_id == "0" and 100 in grid.online:
+            grid.nodes[200] = {"partition-id": 0}
+            grid.online = (grid.online | {200}) - {100}
+        if reply.metadata.group_id == "2":
+            seen.append(reply.metadata.src_node_id)
+        return reply
+
+    grid.spoil = another
+    with pytest.warns(fs.FedstrideWarning, match="client 0 is node 100 and node 200"):
+        flower.train(PROJECT, grid, settings(bound=True, quorum=0.5, deadline=5))
+    assert seen and 200 not in seen
+
+
+PATIENT = "Erika Mustermann"
+
+
+def quoting(settings, given):
+    if given["partition-id"] == 2:
+        float(PATIENT)  # ValueError: could not convert string to float: 'Erika Mustermann'
+    return load_data(settings, given)
+
+
+def test_texts_of_exceptions_stay_at_the_node(caplog):
+    grid = a_grid()
+    grid.apps[102] = flower.client_app(flower.Project(make_model, "cross_entropy", quoting))
+    replies = []
+    grid.spoil = lambda reply: (replies.append(str(reply.content if reply.has_content() else reply.error)), reply)[1]
+    with pytest.raises(fs.InvalidInput, match="ValueError in quoting") as caught:
+        flower.train(PROJECT, grid, settings())
+    assert PATIENT not in str(caught.value) + "".join(replies)
+
+
+def test_texts_of_exceptions_during_training_stay_at_the_node():
+    def fails():
+        raise RuntimeError(PATIENT)
+
+    text = str(node._answered(fails, Message(RecordDict(), 1, "train.updates"), _Context).content)
+    assert "RuntimeError in fails" in text
+    assert PATIENT not in text
+
+
+class _Context:
+    node_config: ClassVar = {"client": 3}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        fs.InvalidInput(f"column 'name': {PATIENT!r} is not a number."),
+        fs.InvalidInput(f'got "{PATIENT}"; expected a number.'),
+        ValueError(PATIENT),
+        KeyError(PATIENT),
+    ],
+)
+def test_what_a_node_tells_quotes_nothing(error):
+    assert PATIENT not in records.told(error)
+
+
+def test_advice_survives():
+    text = "client=None is invalid: expected the number of this node's client. Use --node-config 'client=0'."
+    assert records.told(fs.InvalidInput(text)) == text
+
+
+def test_labels_are_not_quoted():
+    project = spoil_data(lambda X, y: (X, y + 4711))
+    grid = a_grid()
+    grid.app = flower.client_app(project)
+    with pytest.raises(fs.InvalidInput) as caught:
+        flower.train(project, grid, settings())
+    assert "471" not in str(caught.value)
+
+
+def test_texts_from_nodes_cannot_forge_log_lines(caplog):
+    def change(reply):
+        reply.content.clear()
+        reply.content["problem"] = ConfigRecord({"kind": "X", "text": "a\n2026-01-01 root: \x1b[31mfine" + "x" * 9999})
+        return reply
+
+    with caplog.at_level(logging.WARNING, "flwr.fedstride"):
+        run = flower.train(PROJECT, spoiled(a_grid(), 2, change), settings())
+    assert run.history[1]["refused"] == {"crashed": 1}
+    said = [record.getMessage() for record in caplog.records if "root:" in record.getMessage()]
+    assert said and all("\n" not in line and "\x1b" not in line and len(line) < 700 for line in said)
+
+
+def test_guard_privacy_and_robust_means_are_settings():
+    given = settings(guard="norm=7.5, quorum=0.9", privacy="noise=0.5, clip=0.1", stop="none")
+    found = arguments(given)
+    assert found["guard"] == fs.Guard(norm=7.5, quorum=0.9)
+    assert found["algorithm"].privacy == fs.Privacy(noise=0.5, clip=0.1)
+    robust = 'custom(step={part="Constant", lr=0.1}, aggregate={part="TrimmedMean", share=0.3})'
+    assert arguments(settings(algorithm=robust))["algorithm"].aggregate == fs.TrimmedMean(0.3)
+
+
+def test_the_guard_reaches_the_run():
+    with pytest.raises(fs.Diverged, match="exploded"):
+        flower.train(PROJECT, a_grid(), settings(guard="norm=1e-9"))
+
+
+def test_private_runs_on_flower_spend_epsilon():
+    run = flower.train(PROJECT, a_grid(), settings(privacy="noise=4.0, clip=0.1, delta=1e-3", batch_size=4))
+    assert 0 < run.history[0]["epsilon"] < run.history[2]["epsilon"] < 9
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("privcy", "did you mean 'privacy'"),
+        ("guards", "did you mean 'guard'"),
+        ("batch_sise", "did you mean 'batch_size'"),
+        ("guard.norm", 'write guard="norm=..."'),
+    ],
+)
+def test_a_misspelt_setting_is_refused(name, match):
+    with pytest.raises(fs.InvalidInput, match=match):
+        arguments({**settings(), name: 1})
+
+
+@pytest.mark.parametrize("bad", [{"guard": 3}, {"guard": "nrm=3"}, {"privacy": "clip=1"}, {"bound": "yes"}])
+def test_invalid_values_of_these_settings_are_refused(bad):
+    with pytest.raises(fs.InvalidInput):
+        flower.train(PROJECT, a_grid(), settings(**bad))
