@@ -84,7 +84,7 @@ def page(rows: list[tuple[Mutant, Found]]) -> str:
     lines = [
         "# Mutants\n",
         "Each row is a copy of the source with one formula broken, the first of the selected tests that failed, and the first law of",
-        f"[`fedstride verify`](what-we-check.md) that was broken. `make test-mutants` wrote this page: {len(rows)} mutants, {tests} of",
+        f"[`fedstride verify`](what-we-check.md) that was broken. `make test-mutants` renews this page: {len(rows)} mutants, {tests} of",
         f"them noticed by a test and {laws} by a law. Mutants without a law are not in an update rule.\n",
         "| file | what is wrong | test | law |",
         "|---|---|---|---|",

@@ -151,9 +151,9 @@ def scripted(rule, *lengths):
 
 def test_dog_remembers_the_farthest_iterate():
     """Updates to and fro: after the way back, the distance that counts is that of the turning point."""
-    xs, etas = scripted(fs.DoG(1.0), 1.0, -2.0, 0.5)
-    assert abs(xs[2]) < abs(xs[1])
-    assert etas[2] == pytest.approx(abs(xs[1]) / math.sqrt(1 + 4 + 0.25))
+    xs, etas = scripted(fs.DoG(0.1), 1.0, 1.0, 1.0, -3.0, 0.5)
+    assert abs(xs[4]) < 0.1 < abs(xs[3])
+    assert etas[4] == pytest.approx(abs(xs[3]) / math.sqrt(3 + 9 + 0.25))
 
 
 def test_fedhyper_stays_between_its_limits():
