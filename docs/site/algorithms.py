@@ -69,8 +69,8 @@ def computes(algorithm: Algorithm) -> str:
         kind = type(part)
         link = f"[`fs.{kind.__name__}`][{kind.__module__}.{kind.__qualname__}]"
         lines.append(f"- **{SLOT_NAMES[slot]}** {link}: {plain(summary(kind))}")
-    if algorithm.readout != "last":
-        lines.append(f'- **Read-out** `"{algorithm.readout}"`: the model that is evaluated and returned.')
+    if algorithm.readout == "average":
+        lines.append("- **Read-out**: the model that is evaluated and returned is a weighted mean of the iterates.")
     symbols = (
         "y is a client's model, g its gradient, x the server's model, Dbar the mean update and S the mean squared "
     )

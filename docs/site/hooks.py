@@ -41,8 +41,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Change the links of the pages under docs."""
+    """Change the links of the pages under docs; the search prefers pages of algorithms, names and commands."""
     path = page.file.src_uri
     if path == "index.md":
         page.meta["hide"] = ["navigation"]
+    if path.startswith((algorithms.FOLDER, reference.FOLDER, commands.FOLDER)):
+        page.meta["search"] = {"boost": 2}
     return markdown if path in GENERATED else repository.rewrite(markdown, f"docs/{path}")
