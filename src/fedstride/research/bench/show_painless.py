@@ -148,7 +148,7 @@ def ordered(report: Report) -> list[str]:
 
 LEFT, WIDTH, RIGHT, ROW = 320, 420, 100, 24  # pixels: names, scale, cost; height of a row
 TOP = 142  # pixels above the first group
-LIMITS = (-10.0, 20.0)  # points; values outside are drawn as an arrow with a number
+LIMITS = (-20.0, 30.0)  # points; values outside are drawn as an arrow with a number
 
 
 def svg(report: Report) -> str:
