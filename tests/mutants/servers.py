@@ -77,13 +77,13 @@ MUTANTS = [
     ),
     *of(
         "fedexp.py",
-        f"{TWINS}fedexp_overparameterised {TWINS}fedexp_exact_and_capped {READOUT}::test_fedexps_own_readout_is_the_mean_of_two {TWINS}fedexp",
+        f"tests/server/test_extrapolation.py {TWINS}fedexp_overparameterised {TWINS}fedexp_exact_and_capped {READOUT}::test_fedexps_own_readout_is_the_mean_of_two {TWINS}fedexp",
         f"fedexp.by_hand; {SERVERS}[FedExP]; read_outs",
         ("FedExP without the factor 2", "(1 if self.exact else 2)", "(1 if self.exact else 1)"),
         ("exact projections have the factor 2", "(1 if self.exact else 2)", "(2 if self.exact else 2)"),
-        ("|Dbar| instead of |Dbar|^2", "(sq(mean.update) + self.eps)", "(sq(mean.update).sqrt() + self.eps)"),
-        ("eps outside of the factor 2", "* (sq(mean.update) + self.eps)", "* sq(mean.update) + self.eps"),
-        ("the step may be below 1", ".clamp(min=1, max=self.lr_max)", ".clamp(max=self.lr_max)"),
+        ("|Dbar| instead of |Dbar|^2", "(square + self.eps)", "(square.sqrt() + self.eps)"),
+        ("eps outside of the factor 2", "* (square + self.eps)", "* square + self.eps"),
+        ("the step may be below 1", ".clamp(min=1, max=self.lr_max)", ".clamp(min=0, max=self.lr_max)"),
         ("no cap", ".clamp(min=1, max=self.lr_max)", ".clamp(min=1)"),
         ("the extrapolation is not applied", "return x - eta * mean.update", "return x - mean.update"),
         (
