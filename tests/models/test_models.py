@@ -17,9 +17,12 @@ TINY = {
     "mlp": ((2, 3), {"hidden": (4, 3)}),
     "small_cnn": ((1, 16, 18), {"width": 2, "hidden": 5}),
     "mcmahan_cnn": ((1, 8, 8), {"width": 2, "hidden": 5}),
+    "reddi_cnn": ((1, 8, 8), {"width": 2, "hidden": 5}),
     "resnet18": ((3, 8, 8), {"width": 2, "groups": 1}),
+    "resnet50": ((3, 8, 8), {"width": 2, "groups": 1}),
     "char_lstm": ((6,), {"embedding": 2, "hidden": 4, "layers": 2}),
     "char_mlp": ((6,), {"context": 4, "embedding": 2, "hidden": 5}),
+    "transformer": ((6,), {"width": 4, "heads": 2, "layers": 1}),
 }
 COUNTS = [
     ("softmax", IMAGE, 10, {}, 7_850),
@@ -27,12 +30,17 @@ COUNTS = [
     ("small_cnn", IMAGE, 10, {}, 21_840),
     ("mcmahan_cnn", IMAGE, 10, {}, 1_663_370),
     ("mcmahan_cnn", IMAGE, 10, {"padding": False}, 582_026),
+    ("reddi_cnn", IMAGE, 62, {}, 1_206_590),
     ("resnet18", (3, 32, 32), 10, {}, 11_173_962),
+    ("resnet18", (3, 32, 32), 10, {"width": 16, "groups": 16}, 701_466),  # the narrow stand-in
+    ("resnet50", (3, 32, 32), 10, {}, 23_520_842),
+    # embedding, positions, two layers of 12 w^2 + 13 w, the last norm, head
+    ("transformer", (80,), 4, {"vocabulary": 100}, 64 * 180 + 2 * (12 * 64**2 + 13 * 64) + 2 * 64 + 65 * 4),
     # embedding + two layers with two biases each + head
     ("char_lstm", (80,), 80, {}, 80 * 8 + 1024 * (8 + 256 + 2) + 1024 * (512 + 2) + 257 * 80),
     ("char_mlp", (80,), 80, {}, 80 * 8 + (12 * 8 + 1) * 128 + 129 * 80),
 ]
-TEXT = ("char_lstm", "char_mlp")
+TEXT = ("char_lstm", "char_mlp", "transformer")
 
 
 def tiny(name: str, classes: int = 3) -> nn.Module:
@@ -132,7 +140,7 @@ def test_the_mlp_of_characters_knows_their_order():
 @pytest.mark.parametrize(
     ("arguments", "options", "says"),
     [
-        (("resnet", (3, 32, 32), 10), {}, "did you mean 'resnet18'"),
+        (("resnet1", (3, 32, 32), 10), {}, "did you mean 'resnet18'"),
         (("vgg", (3, 32, 32), 10), {}, "expected one of: char_lstm, char_mlp, mcmahan_cnn"),
         (("mlp", (4,), 3), {"hiden": (3,)}, "did you mean 'hidden'"),
         (("char_mlp", (80,), 80), {"contex": 3}, "did you mean 'context'"),
@@ -144,9 +152,50 @@ def test_the_mlp_of_characters_knows_their_order():
         (("mcmahan_cnn", (64,), 10), {}, "(channels, height, width)"),
         (("small_cnn", IMAGE, 10), {"dropout": 1.0}, "dropout=1.0"),
         (("resnet18", (3, 32, 32), 10), {"groups": 5}, "does not divide"),
+        (("transformer", (80,), 10), {"heads": 5}, "does not divide"),
+        (("mlp", (4,), 10), {"augment": True}, "(channels, height, width)"),
     ],
 )
 def test_what_cannot_be_built_says_why(arguments, options, says):
     with pytest.raises(fs.InvalidInput) as caught:
         models.build(*arguments, **options)
     assert says in str(caught.value)
+
+
+def test_augmented_images_are_shifted_and_flipped_in_training_only():
+    image = torch.arange(1.0, 65.0).reshape(1, 1, 8, 8)
+    layer = models.CropFlip(pad=2)
+    assert torch.equal(layer.eval()(image), image)
+    torch.manual_seed(0)
+    seen = layer.train()(image.repeat(1000, 1, 1, 1))
+    padded = nn.functional.pad(image, (2, 2, 2, 2))[0]
+    crops = [padded[:, i : i + 8, j : j + 8] for i in range(5) for j in range(5)]
+    allowed = [one for crop in crops for one in (crop, crop.flip(-1))]
+    found = [next(i for i, one in enumerate(allowed) if torch.equal(one, crop)) for crop in seen]
+    assert len(set(found)) == len(allowed)
+    assert 0.35 < sum(i % 2 for i in found) / 1000 < 0.65
+
+
+def test_an_augmented_model_trains_reproducibly_and_is_evaluated_on_whole_images():
+    clients = [
+        (torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(s)), torch.arange(6) % 3) for s in (1, 2)
+    ]
+    runs = []
+    for workers in (1, 2):
+        torch.manual_seed(0)
+        model = models.build("mcmahan_cnn", (1, 8, 8), 3, augment=True, width=2, hidden=5)
+        runs.append(
+            fs.train(
+                model,
+                "cross_entropy",
+                clients,
+                "fedavg",
+                rounds=2,
+                batch_size=3,
+                engine=fs.engine.Local(workers=workers),
+            )
+        )
+    assert torch.equal(runs[0].x, runs[1].x)
+    plain = models.build("mcmahan_cnn", (1, 8, 8), 3, width=2, hidden=5)
+    nn.utils.vector_to_parameters(runs[0].x, plain.parameters())
+    assert torch.equal(runs[0].model.eval()(clients[0][0]), plain.eval()(clients[0][0]))

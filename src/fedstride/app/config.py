@@ -52,7 +52,8 @@ class Data(Part):
 
 class Model(Part):
     name: str = Field(
-        "mlp", description="softmax, mlp, small_cnn, mcmahan_cnn, resnet18, char_lstm, char_mlp, or module:function"
+        "mlp",
+        description="softmax, mlp, small_cnn, mcmahan_cnn, reddi_cnn, resnet18, resnet50, char_lstm, char_mlp, transformer, or module:function",
     )
     options: dict[str, Any] = Field({}, description="model options, such as hidden = 100 or dropout = 0")
     seed: int = Field(0, ge=0, lt=2**63, description="seed of the initial weights")

@@ -6,33 +6,56 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fedstride.core.errors import InvalidInput, nearest
-from fedstride.models.cnn import McMahanCNN, SmallCNN
-from fedstride.models.linear import MLP, Softmax
-from fedstride.models.network import Network
-from fedstride.models.resnet import ResNet18
-from fedstride.models.text import CharLSTM, CharMLP
+from torch import nn
 
-__all__ = ["MODELS", "CharLSTM", "CharMLP", "MLP", "McMahanCNN", "Network", "ResNet18", "SmallCNN", "Softmax", "build"]
+from fedstride.core.errors import InvalidInput, nearest
+from fedstride.models.augment import CropFlip
+from fedstride.models.cnn import McMahanCNN, ReddiCNN, SmallCNN
+from fedstride.models.linear import MLP, Softmax
+from fedstride.models.network import Network, images
+from fedstride.models.resnet import ResNet18, ResNet50
+from fedstride.models.text import CharLSTM, CharMLP
+from fedstride.models.transformer import Transformer
+
+__all__ = [
+    "MODELS",
+    "CharLSTM",
+    "CharMLP",
+    "CropFlip",
+    "MLP",
+    "McMahanCNN",
+    "Network",
+    "ReddiCNN",
+    "ResNet18",
+    "ResNet50",
+    "SmallCNN",
+    "Softmax",
+    "Transformer",
+    "build",
+]
 
 MODELS: dict[str, Callable[..., Network]] = {
     "softmax": Softmax,
     "mlp": MLP,
     "small_cnn": SmallCNN,
     "mcmahan_cnn": McMahanCNN,
+    "reddi_cnn": ReddiCNN,
     "resnet18": ResNet18,
+    "resnet50": ResNet50,
     "char_lstm": CharLSTM,
     "char_mlp": CharMLP,
+    "transformer": Transformer,
 }
 
 
-def build(name: str, /, shape: Sequence[int], classes: int, **options: Any) -> Network:
+def build(name: str, /, shape: Sequence[int], classes: int, augment: bool = False, **options: Any) -> Network:
     """Build a model by name.
 
     Args:
-        name: softmax, mlp, small_cnn, mcmahan_cnn, resnet18, char_lstm or char_mlp.
+        name: softmax, mlp, small_cnn, mcmahan_cnn, reddi_cnn, resnet18, resnet50, char_lstm, char_mlp or transformer.
         shape: shape of one sample.
         classes: number of scores: one per class, or 1 for regression.
+        augment: whether images are cropped and flipped at random in training.
         **options: keyword arguments of the model's class, such as hidden=100.
 
     Returns:
@@ -56,11 +79,16 @@ def build(name: str, /, shape: Sequence[int], classes: int, **options: Any) -> N
             raise InvalidInput(f"{name}: option {option!r} is unknown; {hint}")
     if isinstance(classes, bool) or not isinstance(classes, int) or classes < 1:
         raise InvalidInput(f"{name}: classes={classes!r} is invalid: expected a whole number >= 1 (regression: 1).")
+    if augment:
+        images(name, tuple(shape), least=1)
     try:
-        return kind(tuple(shape), classes, **options)
+        model = kind(tuple(shape), classes, **options)
     except InvalidInput:
         raise
     except (TypeError, ValueError, RuntimeError, OverflowError, ZeroDivisionError) as error:
         raise InvalidInput(
             f"{name}: the model cannot be built with {options} for inputs of shape {tuple(shape)}: {error}"
         ) from error
+    if augment:
+        model.body = nn.Sequential(CropFlip(), model.body)
+    return model

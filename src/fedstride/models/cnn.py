@@ -1,4 +1,4 @@
-"""Two small convolutional networks for images such as MNIST.
+"""Three small convolutional networks for images such as MNIST.
 
 SmallCNN: Kim, Toghani, Uribe, Kyrillidis. Adaptive federated learning with auto-tuned clients. ICLR 2024 (Delta-SGD,
 sec. 4: "two convolutional and two fully-connected layers, followed by dropout and ReLU"). Deviations: the paper gives no
@@ -6,6 +6,8 @@ widths; these (10 and 20 filters of 5 x 5, 50 hidden units, dropout 0.5) are fro
 McMahanCNN: McMahan, Moore, Ramage, Hampson, Agüera y Arcas. Communication-efficient learning of deep networks from
 decentralized data. AISTATS 2017. Deviations: none; the paper counts 1,663,370 parameters, other programs without padding
 582,026.
+ReddiCNN: Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan. Adaptive federated optimization. ICLR 2021,
+app. C, for EMNIST. Deviations: none; dropout is optional.
 """
 
 from __future__ import annotations
@@ -75,6 +77,38 @@ class McMahanCNN(Network):
             *(nn.Conv2d(channels, width, 5, padding=pad), nn.ReLU(), nn.MaxPool2d(2)),
             *(nn.Conv2d(width, 2 * width, 5, padding=pad), nn.ReLU(), nn.MaxPool2d(2)),
             *(nn.Flatten(), nn.Linear(2 * width * sides[0] * sides[1], hidden), nn.ReLU()),
+        )
+        super().__init__(body, nn.Linear(hidden, classes))
+
+
+class ReddiCNN(Network):
+    """The CNN of Reddi et al. for EMNIST: 1,206,590 parameters for 28 x 28 pixels and 62 classes.
+
+    Args:
+        shape: (channels, height, width), at least 6 x 6 pixels.
+        classes: number of classes.
+        width: filters of the first convolution; the second has twice as many.
+        hidden: units of the hidden layer.
+        dropout: dropout probability of the hidden layer; that of the filters is half; 0 removes the dropout layers.
+
+    Raises:
+        InvalidInput: if an argument is invalid.
+
+    Example:
+        >>> model = fs.models.ReddiCNN((1, 28, 28), classes=62)
+        >>> sum(p.numel() for p in model.parameters())
+        1206590
+    """
+
+    def __init__(self, shape: Shape, classes: int, width: int = 32, hidden: int = 128, dropout: float = 0.5) -> None:
+        channels, height, breadth = images("reddi_cnn", shape, least=6)
+        decay("reddi_cnn", dropout=dropout)
+        drop_maps, drop = ([nn.Dropout(dropout / 2)], [nn.Dropout(dropout)]) if dropout else ([], [])
+        sides = (height - 4) // 2, (breadth - 4) // 2
+        body = nn.Sequential(
+            *(nn.Conv2d(channels, width, 3), nn.ReLU(), nn.Conv2d(width, 2 * width, 3), nn.ReLU()),
+            *(nn.MaxPool2d(2), *drop_maps, nn.Flatten()),
+            *(nn.Linear(2 * width * sides[0] * sides[1], hidden), nn.ReLU(), *drop),
         )
         super().__init__(body, nn.Linear(hidden, classes))
 

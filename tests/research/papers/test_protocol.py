@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fedstride.research.papers import experiment, rivals
+from fedstride import InvalidInput
+from fedstride.research.papers import delta_sgd, experiment, rivals
 from fedstride.research.papers.experiment import Lab
-from fedstride.research.papers.tasks import accuracy, rounds_to
+from fedstride.research.papers.tasks import ROUNDS, accuracy, rounds_to
 
 
 def run(*accuracies):
@@ -64,3 +65,36 @@ def test_the_rounds_to_a_target():
 
 def test_the_target_without_the_papers_is_the_mean_of_the_third_quarter():
     assert rivals.target_of([run(1, 2, 3, 4, 50, 70, 100, 100)], 8) == pytest.approx(60)
+
+
+@pytest.mark.parametrize(
+    ("scale", "residual", "model", "options"),
+    [
+        ("medium", False, "mcmahan_cnn", {}),
+        ("medium", True, "resnet18", {"width": 16, "groups": 16}),
+        ("paper", False, "resnet18", {}),
+    ],
+)
+def test_medium_is_the_papers_work_with_another_model(tmp_path, scale, residual, model, options):
+    plain = Lab(scale, 1, tmp_path, residual=residual)
+    augmented = Lab(scale, 1, tmp_path, residual=residual, augment=True)
+    makers = [
+        lambda lab: rivals.trial(lab, "cifar10", "fedavg", {}, ROUNDS[scale]),
+        lambda lab: delta_sgd.trial(lab, delta_sgd.TUNED, {"part": "DeltaSGD"}),
+    ]
+    for make, rounds, cohort in zip(makers, (500, 2000), (20, 10), strict=True):
+        cells = make(plain), make(augmented)
+        configs = [cell.arguments["config"] for cell in cells]
+        assert [c["model"]["name"] for c in configs] == [model, model]
+        assert [c["model"]["options"] for c in configs] == [options, {**options, "augment": True}]
+        assert (configs[0]["training"]["rounds"], configs[0]["training"]["cohort"]) == (rounds, cohort)
+        assert (configs[0]["data"]["clients"], configs[0]["data"]["samples"]) == (100, 500)
+        assert cells[0].name != cells[1].name
+    digits = rivals.trial(augmented, "emnist", "fedavg", {}).arguments["config"]["model"]
+    assert digits["name"] == "reddi_cnn" and "augment" not in digits["options"]
+    assert augmented.command("x").endswith("--augment --residual" if residual else "--augment")
+
+
+def test_the_narrow_resnet_is_for_the_medium_scale(tmp_path):
+    with pytest.raises(InvalidInput, match="--residual with --scale small"):
+        Lab("small", 1, tmp_path, residual=True)

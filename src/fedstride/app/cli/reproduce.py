@@ -56,6 +56,12 @@ def reproduce(
         str | None,
         typer.Option(help="Rates to use without a search, such as SGD=0.1,SGDM=0.1,Adam=0.001,Adagrad=0.01."),
     ] = None,
+    augment: Annotated[
+        bool, typer.Option("--augment", help="Crop and flip the images of CIFAR-10 at random in training.")
+    ] = False,
+    residual: Annotated[
+        bool, typer.Option("--residual", help="At medium scale, use a ResNet-18 of width 16 instead of a CNN.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="Folder for records, pages and intermediate results.")] = Path(
         "runs/reproduce"
     ),
@@ -79,7 +85,8 @@ def reproduce(
             _list(as_json)
             return
         chosen = select(name) if name else []
-        lab = Lab(scale, seeds, out, tasks=check_tasks(tasks, rates, chosen), rates=given_rates(rates))
+        some, given = check_tasks(tasks, rates, chosen), given_rates(rates)
+        lab = Lab(scale, seeds, out, tasks=some, rates=given, augment=augment, residual=residual)
         with kept_on_interrupt(f"{lab.command(name or '')} --out {out}"):
             records = [_measured(experiment, lab, quiet=as_json or markdown) for experiment in chosen]
         if as_json:

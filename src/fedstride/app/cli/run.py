@@ -46,7 +46,7 @@ Model = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="softmax, mlp, small_cnn, mcmahan_cnn, resnet18, char_lstm or char_mlp; or MODULE:FUNCTION of your own, "
+        help="softmax, mlp, small_cnn, mcmahan_cnn, reddi_cnn, resnet18, resnet50, char_lstm, char_mlp or transformer; or MODULE:FUNCTION of your own, "
         "which may take shape and classes.",
     ),
 ]

@@ -2,7 +2,7 @@
 
 Kim, Toghani, Uribe, Kyrillidis. Adaptive federated learning with auto-tuned clients. ICLR 2024 (Delta-SGD).
 Deviations: at small scale, a small CNN replaces ResNet-18, clients have 200 samples, and there are fewer rounds; at medium
-scale, McMahan's CNN replaces ResNet-18; at the paper's scale, ResNet-18 has GroupNorm. A decayed rate starts at the best constant one, as in the authors' program. Accuracy is
+scale, McMahan's CNN or a narrow ResNet-18 replaces ResNet-18; at the paper's scale, ResNet-18 has GroupNorm. A decayed rate starts at the best constant one, as in the authors' program. Accuracy is
 the mean of the last three evaluations. CIFAR-100 and the text data are not run.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from fedstride.app.sweep import Cell, Result
 from fedstride.research.papers.experiment import NOT_RUN, Claim, Lab, Picture, curves, heat_map
-from fedstride.research.papers.tasks import accuracy, cell
+from fedstride.research.papers.tasks import accuracy, cell, cifar_model
 
 Place = tuple[str, float]  # task, alpha
 Column = dict[str, float]  # optimiser: test accuracy in per cent
@@ -49,7 +49,6 @@ ROUNDS = {
 }
 ROUNDS["medium"] = ROUNDS["paper"]
 EVALUATIONS = {"small": 15, "medium": 100, "paper": 100}
-CIFAR_MODEL = {"medium": "mcmahan_cnn", "paper": "resnet18"}
 POOR = 2.0  # points behind the best: the paper marks results from here on in pink
 GOOD = 0.5  # points behind the best: the paper prints results up to here in bold
 BORROWED = "Rates from CIFAR-10, α = 0.1."
@@ -81,8 +80,7 @@ def trial(
     rounds = rounds or ROUNDS[lab.scale][task]
     size: dict[str, Any] = {}
     if not lab.small:
-        cifar = {"model__name": CIFAR_MODEL[lab.scale]}
-        size = cifar if task == "cifar10" else {"model__options": {"dropout": 0.5}}
+        size = cifar_model(lab) if task == "cifar10" else {"model__options": {"dropout": 0.5}}
     every = -(-rounds // EVALUATIONS[lab.scale])
     size |= {"training__readout": "last", "training__evaluate_every": every, "data__alpha": alpha}
     algorithm = {"name": "custom", "step": step, **(parts or {})}
@@ -233,6 +231,7 @@ def rounded(columns: Columns) -> dict[str, Column]:
 MODELS = {
     "small": "small CNN, 6 and 12 filters",
     "medium": "CNN with dropout; CIFAR-10: McMahan's CNN",
+    "residual": "CNN with dropout; CIFAR-10: ResNet-18 of width 16",
     "paper": "CNN with dropout; CIFAR-10: ResNet-18",
 }
 
@@ -240,6 +239,7 @@ MODELS = {
 def about(lab: Lab, **more: Any) -> dict[str, Any]:
     rates = {name: step["lr"] for name, step in steps(lab).items() if "lr" in step}
     sizes = "100 clients of 200 samples, batches of 50" if lab.small else "100 clients of 500 samples, batches of 64"
+    model = MODELS["residual" if lab.residual else lab.scale]
     source = "given rates" if lab.rates else "rates found on CIFAR-10, α = 0.1"
-    fixed = {source: rates, "model": MODELS[lab.scale], "clients": f"{sizes}, 10 per round", "epochs": 1}
+    fixed = {source: rates, "model": model, "clients": f"{sizes}, 10 per round", "epochs": 1}
     return {**fixed, "rounds": ROUNDS[lab.scale], **more}

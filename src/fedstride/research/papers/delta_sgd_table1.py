@@ -128,30 +128,34 @@ def _over_columns(lab: Lab, ours: Columns, each: Sequence[Columns]) -> list[Clai
     return claims
 
 
+def _away(columns: Columns) -> Column:
+    moved = [c for place, c in columns.items() if place != TUNED]
+    return {name: mean_behind(moved, [name]) for name in OPTIMISERS}
+
+
+def _falls(columns: Columns) -> Column:
+    even, uneven = columns["cifar10", 0.1], columns["cifar10", 0.01]
+    return {name: even[name] - uneven[name] for name in (OURS, "Adam", "Adagrad")}
+
+
+def _kinds(columns: Columns) -> Column:
+    fashion = [c for place, c in columns.items() if place[0] == "fashion_mnist"]
+    groups = {"adaptive": ("Adam", "Adagrad", "SPS"), "SGD": ("SGD", "SGD decayed", "SGDM", "SGDM decayed")}
+    return {kind: mean_behind(fashion, names) for kind, names in groups.items()}
+
+
+def _momentum(columns: Columns) -> Column:
+    return {name: columns["mnist", 0.01][name] for name in ("SGDM", "SGD")}
+
+
+def _decay(columns: Columns) -> Column:
+    return {name: columns["cifar10", 0.01][name] for name in ("SGD", "SGD decayed")}
+
+
 @experiment("delta-sgd-figs1-3", "The same rates on other data and other mixes (Delta-SGD, figures 1 to 3)")
 def figures_1_to_3(lab: Lab) -> Outcome:
     runs = measured(lab, OPTIMISERS, PLACES)
     ours = {place: finals(some) for place, some in runs.items()}
-
-    def away(columns: Columns) -> Column:
-        moved = [c for place, c in columns.items() if place != TUNED]
-        return {name: mean_behind(moved, [name]) for name in OPTIMISERS}
-
-    def falls(columns: Columns) -> Column:
-        even, uneven = columns["cifar10", 0.1], columns["cifar10", 0.01]
-        return {name: even[name] - uneven[name] for name in (OURS, "Adam", "Adagrad")}
-
-    def kinds(columns: Columns) -> Column:
-        fashion = [c for place, c in columns.items() if place[0] == "fashion_mnist"]
-        groups = {"adaptive": ("Adam", "Adagrad", "SPS"), "SGD": ("SGD", "SGD decayed", "SGDM", "SGDM decayed")}
-        return {kind: mean_behind(fashion, names) for kind, names in groups.items()}
-
-    def momentum(columns: Columns) -> Column:
-        return {name: columns["mnist", 0.01][name] for name in ("SGDM", "SGD")}
-
-    def decay(columns: Columns) -> Column:
-        return {name: columns["cifar10", 0.01][name] for name in ("SGD", "SGD decayed")}
-
     each = seed_by_seed(runs)
 
     def claim(
@@ -168,31 +172,31 @@ def figures_1_to_3(lab: Lab) -> Outcome:
     claims = [
         claim(
             "mean distance to the best on the eight tasks without tuning (fig. 1, 2): Delta-SGD's is the smallest",
-            away,
+            _away,
             lambda d: min(v for name, v in d.items() if name != OURS) - d[OURS],
             strict=False,
         ),
         claim(
             "fall from α = 0.1 to 0.01 on CIFAR-10 (fig. 2A): Adam and Adagrad fall further than Delta-SGD",
-            falls,
+            _falls,
             lambda f: min(f["Adam"], f["Adagrad"]) - f[OURS],
             [("cifar10", 0.1), ("cifar10", 0.01)],
         ),
         claim(
             "mean distance to the best on Fashion-MNIST (fig. 2B): Adam, Adagrad and SPS are worse than the four of SGD",
-            kinds,
+            _kinds,
             lambda d: d["adaptive"] - d["SGD"],
         ),
         claim(
             f"MNIST, α = 0.01 (fig. 1B, 3B): SGDM without decay is {POOR:g} points or more below SGD",
-            momentum,
+            _momentum,
             lambda c: c["SGD"] - c["SGDM"] - POOR,
             [("mnist", 0.01)],
             strict=False,
         ),
         claim(
             f"CIFAR-10, α = 0.01 (fig. 3C): SGD without decay is {POOR:g} points or more below SGD with it",
-            decay,
+            _decay,
             lambda c: c["SGD decayed"] - c["SGD"] - POOR,
             [("cifar10", 0.01)],
             strict=False,

@@ -114,6 +114,8 @@ class Lab:
     tell: Tell = lambda done, total, name: None
     tasks: tuple[str, ...] = ()  # of an experiment on several tasks; all if empty
     rates: dict[str, float] = field(default_factory=dict)  # by optimiser, instead of those found by a search
+    augment: bool = False  # whether images of CIFAR-10 are cropped and flipped at random in training
+    residual: bool = False  # whether a narrow ResNet-18 replaces ResNet-18 at medium scale, instead of a CNN
     used: set[Path] = field(default_factory=set)  # files of the requested cells
 
     @property
@@ -128,11 +130,16 @@ class Lab:
         self.used.update(cell.file(folder) for cell in cells)
         return complete(cells, folder, self.tell, workers)
 
+    def __post_init__(self) -> None:
+        if self.residual and self.scale != "medium":
+            raise InvalidInput(f"--residual with --scale {self.scale}: expected --scale medium, the scale it is for.")
+
     def command(self, name: str) -> str:
         """Return the command that runs this experiment."""
         tasks = f" --tasks {','.join(self.tasks)}" if self.tasks else ""
         rates = f" --rates {','.join(f'{key}={lr:g}' for key, lr in self.rates.items())}" if self.rates else ""
-        return f"fedstride reproduce {name} --scale {self.scale} --seeds {self.seeds}{tasks}{rates}"
+        more = (" --augment" if self.augment else "") + (" --residual" if self.residual else "")
+        return f"fedstride reproduce {name} --scale {self.scale} --seeds {self.seeds}{tasks}{rates}{more}"
 
     @property
     def hours(self) -> float:

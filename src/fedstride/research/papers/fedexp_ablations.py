@@ -50,23 +50,12 @@ def figure_1(lab: Lab) -> Outcome:
     best = max(grid, key=grid.__getitem__)
     small = max(grid[CLIENT[0], g] for g in SERVER)
     untuned = max(grid[a, 0] for a in CLIENT)
-
-    def moderate(of: Maps) -> float:
-        inside = [v for (a, g), v in of[0].items() if a > CLIENT[0] and abs(g) < 1]
-        return max(inside) - max(v for (a, g), v in of[0].items() if a == CLIENT[0] or abs(g) == 1)
-
-    def lost(of: Maps) -> float:
-        return max(of[0].values()) - max(of[0][CLIENT[0], g] for g in SERVER) - 1
-
-    def near(of: Maps) -> float:
-        return max(of[1].values()) - max(of[0].values()) + 1
-
     claims = [
         lab.weigh(
             "the best steps are moderate ones, not a corner with the smallest eta_l and the largest eta_g",
             "eta_l = 10^-0.5, eta_g = 10^0 (table 3)",
             f"eta_l = 10^{best[0]:g}, eta_g = 10^{best[1]:g}: {grid[best]:.1f} %",
-            moderate,
+            _moderate,
             ours,
             each,
             best=[grid[best]],
@@ -76,7 +65,7 @@ def figure_1(lab: Lab) -> Outcome:
             "a small client step cannot be made up for by a large server step: at least 1 point is lost",
             "severe slowdown, not fully compensated",
             f"eta_l = 10^{CLIENT[0]:g}: at most {small:.1f} % against {grid[best]:.1f} %",
-            lost,
+            _lost,
             ours,
             each,
             best=[grid[best]],
@@ -86,7 +75,7 @@ def figure_1(lab: Lab) -> Outcome:
             "FedExP, which searches no server step, is within 1 point of FedAvg's best pair",
             "FedExP is above the best pair (86.96 % against 85.78 % after 2000 rounds, table 5)",
             f"FedExP {max(extrapolated.values()):.1f} %, FedAvg {grid[best]:.1f} %, with eta_g = 1 {untuned:.1f} %",
-            near,
+            _near,
             ours,
             each,
             best=[grid[best]],
@@ -99,6 +88,19 @@ def figure_1(lab: Lab) -> Outcome:
     }
     settings = {"data": DATA["emnist"], "rounds": TUNED, "log10 eta_l": CLIENT, "log10 eta_g": SERVER, "eps": 1e-3}
     return Outcome(claims, [_map(grid, extrapolated)], figures, settings)
+
+
+def _moderate(of: Maps) -> float:
+    inside = [v for (a, g), v in of[0].items() if a > CLIENT[0] and abs(g) < 1]
+    return max(inside) - max(v for (a, g), v in of[0].items() if a == CLIENT[0] or abs(g) == 1)
+
+
+def _lost(of: Maps) -> float:
+    return max(of[0].values()) - max(of[0][CLIENT[0], g] for g in SERVER) - 1
+
+
+def _near(of: Maps) -> float:
+    return max(of[1].values()) - max(of[0].values()) + 1
 
 
 def _map(grid: dict[tuple[float, float], float], extrapolated: dict[float, float]) -> Picture:
@@ -155,9 +157,7 @@ def figure_6(lab: Lab) -> Outcome:
             "change of accuracy from round to round, points: largest for FedExP's last iterate",
             "FedExP's last iterate oscillates, the mean of two is more stable",
             swings,
-            lambda of: (
-                of["FedExP", "last_accuracy"] - max(v for at, v in of.items() if at != ("FedExP", "last_accuracy"))
-            ),
+            _restless,
             swing,
             [{(n, c): _swing(runs[n][i], c) for n in runs for c in ITERATES} for i in range(lab.seeds)],
             best=best,
@@ -191,6 +191,12 @@ def figure_6(lab: Lab) -> Outcome:
         "final": {key: round(final[at], 2) for key, at in keys.items()},
     }
     return Outcome(claims, [picture], figures, {"rate": 0.1, "rounds": rounds, "accuracy": "on test data"})
+
+
+def _restless(swing: dict[tuple[str, str], float]) -> float:
+    """Return by how much FedExP's last iterate swings more than all others."""
+    ours = "FedExP", "last_accuracy"
+    return swing[ours] - max(v for at, v in swing.items() if at != ours)
 
 
 def _swing(run: Result, column: str) -> float:

@@ -51,6 +51,7 @@ def record(experiment: Experiment, lab: Lab, outcome: Outcome) -> Record:
         "title": experiment.title,
         "scale": lab.scale,
         "seeds": lab.seeds,
+        "augmented": lab.augment,
         "command": lab.command(experiment.name),
         "commit": commit(Path(fedstride.__file__).parent),
         "machine": {key: about[key] for key in ("platform", "cores", "python", "torch", "fedstride")},

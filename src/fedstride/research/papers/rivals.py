@@ -1,7 +1,8 @@
 """Tasks, baselines and scores common to the deep experiments of FedExP and FedSLS.
 
 Deviations: at small scale, a small CNN replaces ResNet-18 on CIFAR-10, softmax regression the CNN on handwriting, and a
-perceptron the LSTM on text; at medium scale, McMahan's CNN replaces ResNet-18. At all scales, MNIST by writer replaces
+perceptron the LSTM on text; at medium scale, McMahan's CNN or a narrow
+ResNet-18 replaces ResNet-18. At all scales, MNIST by writer replaces
 EMNIST and FEMNIST. Gradients are clipped at norm 10. The mean of the last two iterates is the read-out of methods that
 extrapolate (FedExP sec. 5; FedSLS does not state its read-out), the last iterate that of the others; both are recorded.
 """
@@ -15,7 +16,17 @@ from typing import Any, TypeVar
 
 from fedstride.app.sweep import Cell, Result
 from fedstride.research.papers.experiment import CHANCE, NOT_RUN, Claim, Lab, Picture, curves
-from fedstride.research.papers.tasks import ROUNDS, Algorithm, accuracy, cell, loss, rounds_to, text
+from fedstride.research.papers.tasks import (
+    ROUNDS,
+    Algorithm,
+    accuracy,
+    cell,
+    cifar_model,
+    is_augmented,
+    loss,
+    rounds_to,
+    text,
+)
 
 Runs = dict[str, list[Result]]  # recipe: one run per seed
 Options = dict[str, Any]
@@ -59,13 +70,12 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {
         "cifar10": {
             "data__alpha": 0.3,
-            "model__name": "resnet18",
             "training__batch_size": 50,
             "training__cohort": 20,
             "training__local_steps": 20,
         },
         "emnist": {
-            "model__name": "mcmahan_cnn",
+            "model__name": "reddi_cnn",
             "training__batch_size": 50,
             "training__cohort": 20,
             "training__local_steps": 20,
@@ -80,7 +90,7 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 SIZES["small"]["femnist"] = SIZES["small"]["emnist"]
-SIZES["medium"] = {**SIZES["paper"], "cifar10": {**SIZES["paper"]["cifar10"], "model__name": "mcmahan_cnn"}}
+SIZES["medium"] = SIZES["paper"]
 CHANCES = {"cifar10": CHANCE, "emnist": CHANCE, "femnist": CHANCE, "shakespeare": 100 / 77}  # 77 characters
 
 TWO_ITERATES = ("fedexp", "scaffold_exp", "fedexpm", "fedexpsls")  # judged by the mean of two, the others by the last
@@ -97,6 +107,8 @@ def trial(lab: Lab, place: str, recipe: str, options: Options, rounds: int = TUN
     """
     algorithm: Algorithm = {"name": recipe, **options}
     settings = {**SIZES[lab.scale][place], "training__weight_decay": 1e-4}
+    if place == "cifar10" and not lab.small:
+        settings |= cifar_model(lab)
     if recipe not in SEARCHES:
         algorithm["schedule"] = {"part": "Exponential"}
         settings["training__clip_norm"] = 10
@@ -106,6 +118,7 @@ def trial(lab: Lab, place: str, recipe: str, options: Options, rounds: int = TUN
     run = cell(lab, TASKS[place], algorithm, rounds=rounds, seed=seed, **settings)
     model = run.arguments["config"]["model"]["name"]
     name = f"fedexp {TASKS[place]} {model} {text(algorithm)} r{rounds} s{seed}"
+    name += " augmented" if is_augmented(lab, TASKS[place]) else ""
     return replace(run, name=name, arguments={**run.arguments, "pair": True})
 
 

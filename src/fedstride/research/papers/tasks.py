@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from dataclasses import replace
 from typing import Any
 
 from fedstride.app.sweep import Cell, Result, training
@@ -20,6 +21,20 @@ SMALL = {
     "model.options": {"width": 6, "hidden": 32, "dropout": 0},
 }
 ROUNDS = {"small": 50, "medium": 500, "paper": 500}
+
+
+def cifar_model(lab: Lab) -> dict[str, Any]:
+    """Return the settings of the model on CIFAR-10 above the small scale: ResNet-18, or what replaces it."""
+    if lab.scale == "paper":
+        return {"model__name": "resnet18"}
+    if lab.residual:
+        return {"model__name": "resnet18", "model__options": {"width": 16, "groups": 16}}
+    return {"model__name": "mcmahan_cnn"}
+
+
+def is_augmented(lab: Lab, task: str) -> bool:
+    """Whether the images of a task are cropped and flipped: those of CIFAR-10, if asked for."""
+    return lab.augment and task == "cifar10"
 
 
 def cell(
@@ -41,7 +56,11 @@ def cell(
     }
     chosen = {f"algorithm.{key}": value for key, value in algorithm.items()}
     name = f"{task} {text(algorithm)} r{rounds} s{seed} " + " ".join(f"{k}={json.dumps(v)}" for k, v in given.items())
-    return training(name.strip(), {**size, **common, **chosen, **given}, task)
+    run = training(name.strip(), {**size, **common, **chosen, **given}, task)
+    if is_augmented(lab, task):
+        run.arguments["config"]["model"]["options"]["augment"] = True
+        run = replace(run, name=f"{run.name} augmented")
+    return run
 
 
 def text(algorithm: Algorithm) -> str:
