@@ -42,7 +42,7 @@ def twin(model, clients, rounds, steps, below):
         now = [max(size[0], rms(x[:5])), max(size[1], abs(float(x[5])), rms(x[:5]))]
         deltas, losses, squares = [], [], []
         for data in clients:
-            cap = reach * 0.06 * min(1, (t + 1) / 10) / (1 + t / 10) ** 0.5 * (10 / max(10, steps)) ** 0.5
+            cap = reach * 0.06 * 2 / (1 + t / 10) ** 0.5 * (10 / max(10, steps)) ** 0.5  # one matrix: no rise
             y, seen = x.clone(), []
             for k in range(steps):
                 f, g = loss_and_gradient(data, y, below)

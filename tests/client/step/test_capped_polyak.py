@@ -1,10 +1,11 @@
-"""The radii of `auto`'s steps: which vector is a layer's bias, and which weights are stretched."""
+"""The steps of `auto`: biases and stretched weights, and the cap over rounds."""
 
 import pytest
 import torch
 from torch import nn
 
-from fedstride.client.step.capped_polyak import balanced, biases
+from fedstride.client.context import Context
+from fedstride.client.step.capped_polyak import CappedPolyak, balanced, biases
 
 CPU = torch.device("cpu")
 
@@ -38,3 +39,20 @@ def test_weights_of_small_inputs_are_stretched_until_they_count_as_much_as_the_b
 def test_nothing_is_stretched_without_a_gradient():
     radii, sizes, pair = torch.tensor([0.1, 0.1]), torch.tensor([64.0, 4.0]), torch.tensor([1, 1])
     assert torch.equal(balanced(radii, torch.tensor([0.0, 1.0]), sizes, pair), radii)
+
+
+@pytest.mark.parametrize(
+    ("model", "steps", "caps"),
+    [
+        (nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)), 5, (0.006, 0.06 / 1.9**0.5, 0.03)),  # rises over ten rounds
+        (nn.Linear(2, 3), 5, (0.12, 0.12 / 1.9**0.5, 0.06)),
+        (nn.Linear(2, 3), 40, (0.06, 0.06 / 1.9**0.5, 0.03)),
+    ],
+    ids=["network", "linear", "many steps"],
+)
+def test_the_cap_of_rounds_1_10_and_31(model, steps, caps):
+    x, shapes = nn.utils.parameters_to_vector(model.parameters()).detach(), tuple(p.shape for p in model.parameters())
+    one = torch.ones(1, 1)
+    for t, cap in zip((0, 9, 30), caps, strict=True):
+        state = CappedPolyak().init(x, Context(0, t, 50, (0,), (steps,), one, one, {}, shapes))
+        assert float(state["cap"]) == pytest.approx(cap)

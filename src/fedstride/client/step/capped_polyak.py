@@ -21,6 +21,7 @@ from fedstride.core.rows import Col, Rows, State, Vec, dot, repeat, sq
 from fedstride.oracle import Oracle
 
 WARM_UP = 10  # rounds: untrained networks are easily ruined by long steps
+LINEAR = 2.0  # a model with one matrix is not: its cap is twice as large from the start
 MANY = 10  # local steps: beyond them, a client's steps are shorter, so that it drifts no farther than sqrt(K / 10)
 STRETCH = 20.0  # most that a radius is multiplied by where inputs are small
 
@@ -33,7 +34,7 @@ class CappedPolyak:
     by which a step changes a tensor: the units of loss and parameters do not matter. Where a layer's inputs are so small that
     its bias would change the outputs more than its weights do, r_j is larger. The cap rises linearly over the first
     rounds and then falls with the square root of time, which needs no planned number of rounds. It is lower for clients that
-    take more than 10 local steps.
+    take more than 10 local steps, and twice as large from the start for models with one matrix.
 
     A server sends r_j / q_j, a factor for the cap, and f* once the loss goes below zero. Without one, as in the first round,
     a client takes r_j and q_j from its own first gradient, and f* = min(0, 2 f).
@@ -53,7 +54,9 @@ class CappedPolyak:
         zero = torch.zeros_like(context.size)
         shapes, sent = context.shapes or (x.shape,), context.broadcast
         state = {name: zero.clone() for name in ("eta", "loss", "taken")}
-        cap = self.cap * min(1.0, (context.round + 1) / WARM_UP) / math.sqrt(1 + context.round / WARM_UP)
+        layers, t = sum(len(shape) > 1 for shape in shapes), context.round
+        rise = min(1.0, (t + 1) / WARM_UP) if layers > 1 else LINEAR
+        cap = self.cap * rise / math.sqrt(1 + t / WARM_UP)
         state["cap"] = cap * sent.get("reach", 1.0) * (MANY / context.tau.clamp(min=MANY)).sqrt()
         state["mean_squares"] = zero.repeat(1, len(shapes))
         state |= {f"tensor {j}": zero.new_empty(len(zero), 0, s.numel()) for j, s in enumerate(shapes)}
