@@ -29,7 +29,7 @@ def test_patterns_are_matched_against_names():
 
 @pytest.mark.parametrize(
     ("patterns", "message"),
-    [(["haed.*"], "did you mean 'head'"), (["*"], "nothing is shared"), (["body.*", "head.*"], "all")],
+    [(["haed.*"], r"did you mean 'head\.\*'"), (["*"], "nothing is shared"), (["body.*", "head.*"], "all")],
 )
 def test_patterns_that_match_nothing_or_everything_are_refused(patterns, message):
     with pytest.raises(fs.InvalidInput, match=message):

@@ -30,7 +30,9 @@ def test_liars_do_not_move_the_model_far(rule):
     clients = classification((8,) * 12)
 
     def go(algorithm, **options):
-        return learn(algorithm, clients=clients, rounds=6, guard=fs.Guard(explode=float("inf")), **options)
+        return learn(
+            algorithm, clients=clients, rounds=6, guard=fs.Guard(spread=float("inf"), explode=float("inf")), **options
+        )
 
     engine = Faulty(exploding=0.06, seed=2)
     honest, lied_to, spoilt = go(calm), go(robust, engine=engine), go(calm, engine=engine)
