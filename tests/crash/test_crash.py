@@ -52,7 +52,7 @@ def test_a_run_that_was_killed_and_resumed_has_the_bits_of_one_that_was_not(wher
 
 
 def write_in_place():
-    files.replace_file = lambda path, content: path.write_bytes(content)
+    files.replace_file = lambda path, content, private=False: path.write_bytes(content)
 
 
 def reuse_slots_at_once():
@@ -67,7 +67,7 @@ def reuse_slots_at_once():
 
 
 def name_before_flushing():
-    def hasty(path, content):
+    def hasty(path, content, private=False):
         new = path.with_name(path.name + files.NEW)
         new.write_bytes(content)
         os.replace(new, path)

@@ -11,7 +11,7 @@ from safetensors.torch import save
 
 from fedstride.client.exchange import Upload
 from fedstride.core.message import _digest, pack, unpack
-from fedstride.engine.admission import admit, message
+from fedstride.engine.admission import Rules, admit, message
 from tests.fuzz import junk
 from tests.fuzz.law import Target
 
@@ -89,7 +89,7 @@ replies = st.lists(
 def admitted(given: dict[int, list[bytes]]) -> None:
     """Whatever clients send, what is let in has the right form, and everybody is accounted for."""
     upload = Upload(UPLOAD.fields, UPLOAD.metrics, {}, UPLOAD.bytes, {}, given)
-    found = admit(upload, CLIENTS, ROUND, LIMIT)
+    found = admit(upload, CLIENTS, ROUND, Rules({"update": LIMIT}))
     assert sorted([*(CLIENTS[row] for row in found.rows), *found.lost]) == CLIENTS
     assert set(found.rows) >= {row for row in range(3) if row not in given}, "who did nothing wrong was left out"
     for part, before in ((found.fields, UPLOAD.fields), (found.metrics, UPLOAD.metrics)):

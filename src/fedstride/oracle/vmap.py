@@ -80,9 +80,10 @@ class Vmap:
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return losses and gradients: by autograd around vmap, which is faster and does not import torch's compiler.
 
-        Under vmap, it overlooks the padding_idx of embeddings; torch.func.grad inside vmap does not.
+        It overlooks autocast and the padding_idx of embeddings under vmap; torch.func.grad inside vmap does not.
         """
-        if any(getattr(module, "padding_idx", None) is not None for module in self.replica.module.modules()):
+        pads = any(getattr(module, "padding_idx", None) is not None for module in self.replica.module.modules())
+        if pads or torch.is_autocast_enabled(views[0].device.type):
             parts, values = vmap(grad_and_value(self._value))(views, inputs, targets)
             return values, parts
         with torch.enable_grad():
