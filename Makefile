@@ -16,10 +16,10 @@ demo: setup  ## FedAvg with three learning rates against algorithms that were to
 	@$(VENV)/bin/fedstride compare digits --algorithms "fedavg(lr=0.03),fedavg(lr=0.3),fedavg(lr=3),fedsls,auto" \
 		--seeds 1 --target 0.9 --out runs/demo
 
-test: setup  ## run the tests of what matters most (3 minutes)
+test: setup  ## run the tests of what matters most (4 minutes)
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -m "not slow"
 
-test-all: setup  ## run all tests, the slow ones too (10 minutes)
+test-all: setup  ## run all tests, the slow ones too (17 minutes)
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2
 
 LONG = OMP_NUM_THREADS=1 $(PY) -m tests

@@ -137,6 +137,7 @@ def test_the_app_is_the_example_with_the_number_of_nodes(folder):
     assert (written, settings) == (example, expected)
 
 
+@pytest.mark.slow
 def test_flower_builds_the_app(folder, tmp_path):
     flwr = Path(sys.executable).parent / "flwr"
     env = os.environ | {"FLWR_HOME": str(tmp_path / "home"), "FLWR_TELEMETRY_ENABLED": "0"}

@@ -84,6 +84,7 @@ def test_an_unneeded_node_cannot_stop_the_roll_call(case):
     assert len(run.history) == 3
 
 
+@pytest.mark.slow
 def test_a_number_stays_with_the_first_node():
     grid = a_grid()
     seen = []
