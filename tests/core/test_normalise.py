@@ -584,7 +584,6 @@ def test_what_else_is_no_reason_to_warn():
         "constant columns": torch.cat([normal(60, 3), torch.full((60, 1), 1e6), torch.zeros(60, 1)], 1),
         "one-hot columns": torch.cat([normal(60, 2), one_hot(60, 50)], 1),
         "sparse columns": normal(60, 50) * (torch.rand(60, 50, generator=torch.Generator().manual_seed(1)) < 0.03),
-        "bytes": torch.rand(60, 3, 4, 4, generator=torch.Generator().manual_seed(1)) * 255,
         "images of different channels": normal(60, 2, 4, 4) * torch.tensor([1.0, 1e4])[:, None, None],
         "few samples": normal(4, 3) * torch.tensor([1.0, 500.0, 1.0]),
         "nothing varies": torch.ones(60, 3),
@@ -594,12 +593,23 @@ def test_what_else_is_no_reason_to_warn():
     assert warned(normal(60, 5) * torch.tensor([1.0, 1.0, 500.0, 1.0, 1.0]), normalise=True) == []
 
 
+@pytest.mark.parametrize("shape", [(60, 5), (60, 3, 4, 4)], ids=["columns", "images"])
+@pytest.mark.parametrize(("factor", "word"), [(255, "large"), (0.05, "small")])
+def test_inputs_that_are_very_large_or_very_small_give_one_warning(shape, factor, word):
+    inputs = torch.rand(*shape, generator=torch.Generator().manual_seed(1))
+    (said,) = warned(factor * inputs)
+    assert f"clients: the inputs are {word}" in said
+    assert float(re.search(r"(?:above|below) (\S+) in size", said)[1]) == pytest.approx(factor / 2, rel=0.3)
+    assert "normalise=True" in said
+    assert warned(factor * inputs, normalise=True) == []
+    assert warned(factor * inputs[:4]) == []  # too few to tell
+
+
 def test_flat_images_give_no_warning():
     pixels = torch.zeros(60, 100)
     pixels[:, 10:90] = torch.rand(60, 80, generator=torch.Generator().manual_seed(0))
     pixels[3, 2] = 1 / 255  # at the border, once
     assert warned(pixels) == []
-    assert warned(255 * pixels) == []
     assert warned((pixels - 0.13) / 0.3) == []  # the background is not zero any more
     digits = fs.data.load("digits").train
     assert warned(digits[0].flatten(1)[:500], digits[1][:500] % 2) == []

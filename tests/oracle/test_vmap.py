@@ -141,3 +141,32 @@ def test_the_replica_keeps_its_parameters():
     together.loss(W)
     assert torch.equal(together.replica.row(), before)
     assert torch.equal(before, Replica(classifier()).row())
+
+
+@pytest.mark.parametrize("ignored", [(), (0, 3)], ids=["every label", "ignored labels"])
+def test_cross_entropy_has_the_bits_that_torch_computes_under_vmap(ignored):
+    def torchs_own(output, target):
+        return F.cross_entropy(output, target)
+
+    batches = classification((7, 7, 7))
+    for _, targets in batches:
+        targets[list(ignored)] = -100
+    replica = Replica(seeded(Classifier))
+    W = replica.row() * torch.tensor([[1.0], [0.5], [-2.0]], dtype=torch.float64)
+    ours, theirs = (Vmap(replica, loss, batches, Meter(3)).together(W) for loss in (F.cross_entropy, torchs_own))
+    assert torch.equal(ours[0], theirs[0]) and torch.equal(ours[1], theirs[1])
+
+
+def test_cross_entropy_of_probabilities_and_of_sequences_is_torchs_own():
+    generator = torch.Generator().manual_seed(0)
+    for output, target in [
+        (torch.randn(5, 3, generator=generator), torch.rand(5, 3, generator=generator)),
+        (torch.randn(5, 3, 4, generator=generator), torch.randint(3, (5, 4), generator=generator)),
+    ]:
+        model = nn.Unflatten(1, output.shape[1:])
+        replica = Replica(nn.Sequential(nn.Linear(1, output[0].numel()), model))
+        batches = [(torch.randn(5, 1, generator=generator), target)] * 2
+        W = replica.row().repeat(2, 1)
+        found, expected = (kind(replica, F.cross_entropy, batches, Meter(2)).grad(W) for kind in (Vmap, Loop))
+        for one, other in zip(found, expected, strict=True):
+            assert_close(one, other)

@@ -14,6 +14,7 @@ from fedstride.core.batch import batch_of, described, entry, logits_of, wants_ba
 from fedstride.core.errors import InvalidInput, nearest
 
 Loss = Callable[[Any, Any], Tensor]
+IGNORED = -100  # a label that torch's cross_entropy leaves out
 
 
 def _like(target: Tensor, output: Tensor) -> Tensor:

@@ -125,19 +125,22 @@ def _first_usable(
 
 def _out_of_range(fields: State, metrics: State, rules: Rules) -> dict[int, str]:
     """Return the rows with a value outside of its declared range."""
-    wrong = torch.zeros(len(metrics["finite"]), dtype=torch.bool)
+    wrong: list[Tensor] = []  # True marks a wrong entry; a row per client
     for name, v in {**metrics, **fields}.items():
-        if name in RANGES:
-            low, high = RANGES[name]
-            wrong |= ((v < low) | (v > high)).any(1).cpu()
+        low, high = RANGES.get(name, (-math.inf, math.inf))
+        if low > -math.inf:
+            wrong.append(v < low)
+        if high < math.inf:
+            wrong.append(v > high)
         if name in rules.floors:
-            wrong |= (v < rules.floors[name]).any(1).cpu()
+            wrong.append(v < rules.floors[name])
         if name == MOMENTS:
-            wrong |= _false_moments(v, rules.known.get("samples")).cpu()
+            wrong.append(_false_moments(v, rules.known.get("samples"))[:, None])
         if name in rules.known:
             expected = rules.known[name]
-            wrong |= ((v - expected).abs() > SLACK * expected.abs()).any(1).cpu()
-    return {row: "out of range" for row, bad in enumerate(wrong.tolist()) if bad}
+            wrong.append((v - expected).abs() > SLACK * expected.abs())
+    found = torch.cat([part.cpu() for part in wrong], 1).any(1).tolist() if wrong else []
+    return {row: "out of range" for row, bad in enumerate(found) if bad}
 
 
 def _false_moments(v: Tensor, samples: Tensor | None) -> Tensor:

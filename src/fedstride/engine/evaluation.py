@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from fedstride.client.chunk import Samples
 from fedstride.core.batch import Tree, called, joined, logits_of, moved, samples_of, targets_of
 from fedstride.core.errors import InvalidInput
-from fedstride.core.losses import Loss, correct
+from fedstride.core.losses import IGNORED, Loss, correct
 from fedstride.core.scores import Metric, computed
 
-IGNORED = -100  # a label that torch's cross_entropy leaves out
 EVALUATION_CHUNK = 1000  # samples; fixed, because the bits of a sum depend on it
 Scores = dict[str, float | None]
 Results = Sequence[tuple[Any, Tree]]  # (outputs, targets), part by part

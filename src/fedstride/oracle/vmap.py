@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
 from fedstride.core.batch import Batch, Tree, joined, samples_of, selected, signature_of
-from fedstride.core.losses import Loss
+from fedstride.core.losses import IGNORED, Loss
 from fedstride.core.model import Replica, full_precision
 from fedstride.core.rows import Col, Rows
 from fedstride.oracle.loop import Loop
@@ -32,7 +33,8 @@ class Vmap:
         meter: Meter,
         rows: Sequence[int] | None = None,
     ) -> None:
-        self.replica, self.criterion, self.meter = replica, loss, meter
+        self.replica, self.meter = replica, meter
+        self.criterion = _cross_entropy if loss is F.cross_entropy else loss
         self.rows = list(range(len(batches))) if rows is None else list(rows)  # positions in the chunk
         self.alone = Loop(replica, loss, batches, meter, rows=self.rows)
         self.sizes = [samples_of(inputs) for inputs, _ in batches]
@@ -115,6 +117,15 @@ class Vmap:
         args = (args,) if isinstance(args, Tensor) else tuple(args)
         output = functional_call(self.replica.module, named, args, kwargs)
         return self.criterion(full_precision(output, self.replica.dtype), targets)
+
+
+def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    """Return F.cross_entropy, to the same bits; under vmap torch's own imports sympy, which takes half a second."""
+    if output.dim() != 2 or target.dim() != 1 or target.is_floating_point():
+        return F.cross_entropy(output, target)
+    kept = target != IGNORED
+    chosen = F.log_softmax(output, 1).gather(1, torch.where(kept, target, 0)[:, None])[:, 0]
+    return torch.where(kept, -chosen, 0).sum() / kept.sum()
 
 
 def _stacked(batches: Sequence[Batch]) -> Batch:

@@ -1,4 +1,4 @@
-"""The scales of the input features: a warning if they are far apart."""
+"""The scales of the inputs: warnings if features are far apart, or if all are very small or very large."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from fedstride.data.clients import TensorClient
 from fedstride.data.federation import Federation, Lazy
 
 FAR = 100  # largest tolerated ratio of scales of features, and of a mean to its deviation
+UNUSUAL = 8  # largest tolerated size of the inputs, and the inverse of the smallest
 LEAST = 8  # samples needed to estimate scales
 LOOK = 500  # limits of what is read: samples per client, ...
 CLIENTS = 8  # ... clients, ...
@@ -67,3 +68,24 @@ def look_at_scales(clients: Federation | Lazy, largest: Any, private: bool) -> t
     small = int(torch.where(dense, scale, math.inf).argmin())
     large = int(torch.where(varies, scale, 0.0).argmax())
     return warning, [[str(columns[i]) if len(columns) == len(mean) else i, float(scale[i])] for i in (small, large)]
+
+
+def look_at_size(largest: Any, private: bool) -> str:
+    """Return a warning if the inputs as a whole are very small or very large, like pixels from 0 to 255; else "".
+
+    Args:
+        largest: inputs of the largest client, if they are on this machine.
+        private: whether normalise=True would be refused.
+    """
+    if not isinstance(largest, Tensor) or largest.dim() < 2 or not largest.is_floating_point():
+        return ""
+    few = min(LOOK, NUMBERS // max(1, math.prod(largest.shape[1:])))
+    X = largest[: max(1, few)].detach().abs()
+    size = float(X[X > 0].median()) if len(X) >= LEAST and bool(X.any()) else 1.0
+    if not math.isfinite(size) or 1 / UNUSUAL <= size <= UNUSUAL:
+        return ""
+    fix = "Divide them by a known constant" if private else "Use normalise=True, or divide them by a constant"
+    return (
+        f"clients: the inputs are {'large' if size > 1 else 'small'}: half of those that are not 0 are {'above' if size > 1 else 'below'} "
+        f"{size:.2g} in size, and most models learn best from inputs of size 1. {fix}, unless the model scales its inputs itself."
+    )

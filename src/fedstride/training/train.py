@@ -237,7 +237,7 @@ def _guard(guard: Guard | None) -> Guard:
 def _facts(
     algorithm: Algorithm, task: Task, federated: Federation | Lazy, probed: Probed, tell_user: bool
 ) -> dict[str, Any]:
-    """Return facts about data and model for run.facts; warn about inputs of very different scales."""
+    """Return facts about data and model for run.facts; warn about inputs of unusual scales."""
     facts: dict[str, Any] = facts_of(task.model, algorithm)
     targets = targets_of(probed.tests[0].take()[1]) if len(probed.tests) == 1 else None
     if isinstance(targets, torch.Tensor):
@@ -246,7 +246,7 @@ def _facts(
     if tell_user and not task.normalise and not validate.is_normalised(task.model):
         private = algorithm.privacy is not None
         warning, apart = validate.look_at_scales(federated, probed.inputs, private)
-        if warning:
+        if warning := warning or validate.look_at_size(probed.inputs, private):
             tell(warning)
         if apart and not private:  # the clients' inputs are not released
             facts["scales"] = apart

@@ -28,7 +28,7 @@ from fedstride.training.guard import Guard
 from fedstride.training.history import COLUMNS, NOT_NUMBERS, OF_CLIENTS
 from fedstride.training.personal import check_tests
 from fedstride.training.probe import Probed, found_elsewhere, tests_of, try_out
-from fedstride.training.scales import look_at_scales
+from fedstride.training.scales import look_at_scales, look_at_size
 from fedstride.training.stop import EarlyStopping
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "fits",
     "is_normalised",
     "look_at_scales",
+    "look_at_size",
     "metrics_of",
     "mixed_of",
     "normalise_of",
