@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
 from dataclasses import fields, replace
 
@@ -23,7 +24,7 @@ from fedstride.training.attempt import Attempt, FailedAttempt
 from fedstride.training.checkpoint import files
 from fedstride.training.history import History
 from fedstride.training.retry import complete_round
-from fedstride.training.round import advance, choose_cohort
+from fedstride.training.round import advance, choose_cohort, quartiles
 from fedstride.training.setup import Setup
 from fedstride.training.state import initial_state, pack, run_of, unpack
 from fedstride.training.stop import interrupts_raise
@@ -215,3 +216,11 @@ def test_private_sums_of_failed_attempts_are_accounted_for():
         after, row = advance(setup, state, Attempt(number=3, releases=2))
     assert after.releases == 3
     assert row["epsilon"] == PRIVATE.privacy.epsilon(setup.sampler, 4, 3)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 20])
+def test_quartiles_have_the_bits_of_torchs_quantiles(n):
+    values = torch.randn(n, generator=torch.Generator().manual_seed(n), dtype=torch.float64) * 1e3
+    at = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0], dtype=torch.float64)
+    assert quartiles(values) == torch.quantile(values, at).tolist()
+    assert all(math.isnan(v) for v in quartiles(torch.cat([values, torch.tensor([math.nan])])))

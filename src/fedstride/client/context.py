@@ -40,7 +40,7 @@ class Context:
 
     def active(self, k: int) -> int:
         """Return the number of clients that take step k; they are the first rows."""
-        return sum(tau > k for tau in self.steps)
+        return len(self.steps) if self.steps[-1] > k else sum(tau > k for tau in self.steps)
 
 
 __getattr__ = renamed(__name__, Plan=Context)

@@ -231,7 +231,7 @@ class Linear:
         self._charge(self.meter.gradients)
         D = form.phi.slope(self._scores(W), s.T, s.w).mul_(eta[:, :, None])
         at = form.outputs * form.inputs
-        W[:, :at].view(len(W), form.outputs, -1).baddbmm_(D, s.X, alpha=-1)
+        W[:, :at].view(W.shape[0], form.outputs, -1).baddbmm_(D, s.X, alpha=-1)
         if form.bias:
             W[:, at:] -= D.sum(2)
 
@@ -261,7 +261,7 @@ class Linear:
         """Return the scores Z [C, K, B]; with `linear`, those of a direction, without the offset."""
         form, X = self.form, self.samples.X
         at = form.outputs * form.inputs
-        weight = W[:, :at].view(len(W), form.outputs, -1)
+        weight = W[:, :at].view(W.shape[0], form.outputs, -1)
         if form.bias:
             return torch.baddbmm(W[:, at:, None], weight, X.transpose(1, 2))
         if self.offset is None or linear:

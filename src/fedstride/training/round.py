@@ -289,7 +289,7 @@ def history_row(
         "test_accuracy": None,
         "server_step": float(after.server["eta"]),
         "client_step": average("client_step"),
-        "client_steps": _quartiles(metrics["client_step"]),
+        "client_steps": quartiles(metrics["client_step"]),
         "trials": average("trials"),
         "failed": int(metrics["failed"].sum()),
         "update": float(norm(update)),
@@ -324,7 +324,16 @@ def _cosine(u: Vec, v: Vec) -> float | None:
     return float(dot(u, v)) / both if both > 0 else None
 
 
-def _quartiles(values: Tensor) -> list[float]:
-    at = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0], dtype=torch.float64, device="cpu")
-    found: list[float] = torch.quantile(values.double().cpu(), at).tolist()
+def quartiles(values: Tensor) -> list[float]:
+    """Return minimum, quartiles and maximum: the bits of torch.quantile, which takes a tenth of a small round."""
+    ordered = sorted(values.double().tolist())
+    if any(math.isnan(v) for v in ordered):
+        return [math.nan] * 5
+    found = []
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        place = share * (len(ordered) - 1)
+        low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
+        weight = place - math.floor(place)
+        near = low + weight * (high - low) if weight < 0.5 else high - (high - low) * (1 - weight)
+        found.append(low if low == high else near)
     return found
