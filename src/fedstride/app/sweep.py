@@ -72,7 +72,7 @@ def complete(
     for cell in cells:
         if cell != unique[cell.name]:
             raise InvalidInput(f"two different cells are named {cell.name!r}; expected unique names.")
-    found = {name: kept for name, cell in unique.items() if (kept := _kept(cell, folder)) is not None}
+    found = saved(cells, folder)
     missing = [cell for name, cell in unique.items() if name not in found]
     if not missing:
         return found
@@ -93,6 +93,11 @@ def complete(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return {name: found[name] for name in unique}
+
+
+def saved(cells: Sequence[Cell], folder: Path) -> dict[str, Result]:
+    """Return the results that the folder contains, by name."""
+    return {cell.name: kept for cell in cells if (kept := _kept(cell, folder)) is not None}
 
 
 def _calm() -> None:

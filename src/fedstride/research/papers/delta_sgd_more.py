@@ -145,13 +145,13 @@ def table_2b(lab: Lab) -> Outcome:
     )
 
 
-@experiment("delta-sgd-table6", "FedProx's objective on all data (Delta-SGD, table 6)", tasks=tuple(NAMES))
+@experiment("delta-sgd-table6", "FedProx's objective on all data (Delta-SGD, table 6)", tasks=tuple(NAMES), rated=True)
 def table_6(lab: Lab) -> Outcome:
     rest = not_run("CIFAR-100, ResNet-18 and ResNet-50, FedProx", "29.7 %, 0.6 behind SGD; 31.0 %, the best")
     return table(lab, TABLE_6, PROX, "FedProx", rest)
 
 
-@experiment("delta-sgd-table4", "Adam at the server (Delta-SGD, table 4)", tasks=tuple(NAMES))
+@experiment("delta-sgd-table4", "Adam at the server (Delta-SGD, table 4)", tasks=tuple(NAMES), rated=True)
 def table_4(lab: Lab) -> Outcome:
     rest = not_run("CIFAR-100, ResNet-18, FedAdam", "41.9 %, 7.3 behind SGD decayed, place 3 of 8")
     return table(lab, TABLE_4, ADAM, "FedAdam", rest)

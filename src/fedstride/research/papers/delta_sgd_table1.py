@@ -46,6 +46,7 @@ from fedstride.research.papers.experiment import CHANCE, Claim, Lab, Outcome, cu
     "delta-sgd-table1",
     "Eight client optimisers, tuned on one task and used on nine (Delta-SGD, table 1)",
     tasks=tuple(NAMES),
+    rated=True,
 )
 def table_1(lab: Lab) -> Outcome:
     runs = measured(lab, OPTIMISERS, places(lab))
