@@ -64,6 +64,40 @@ def test_a_run(monkeypatch):
     assert starts[0] == pytest.approx(starts[1]), "methods start from the same model on the same data"
 
 
+def test_an_interrupted_run_continues_and_its_rounds_count_so_far(monkeypatch, tmp_path):
+    images = torch.rand(600, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    table = silos.Table("mnist", (images, LABELS[:600]), (images[:50], LABELS[:50]), 10)
+    monkeypatch.setattr(silos, "load", lambda name: table)
+    monkeypatch.setitem(niid_bench.SIZES, "paper", {"rounds": 4, "epochs": 1, "samples": 600})
+    silos._table.cache_clear()
+    lab = Lab("paper", 1, tmp_path, tasks=("mnist-iid",))
+    cell = niid_bench._cell(lab, ("mnist", "iid"), "auto", 0)
+    whole = silos.silos(**cell.arguments)
+    real = silos.train
+
+    def stop(event):
+        if event.round == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(silos, "train", lambda *a, callbacks, **more: real(*a, callbacks=[*callbacks, stop], **more))
+    with pytest.raises(KeyboardInterrupt):
+        lab.run([cell], workers=1)
+    monkeypatch.setattr(silos, "train", real)
+    assert [row["round"] for row in lab.begun([cell])[cell.name]] == [1, 2]
+    claims = EXPERIMENTS["niid-bench"].measure(Lab("paper", 1, tmp_path, tasks=("none",))).claims
+    assert claims[0].verdict == NOT_RUN and "after 2 of 4 rounds" in claims[0].ours
+    assert claims[15].ours == "on 0 of 1, 1 of them not complete"
+    assert lab.run([cell], workers=1)[cell.name]["history"] == whole["history"]
+    assert lab.begun([cell]) == {} and lab.hours > 0
+    silos._table.cache_clear()
+
+
+def test_a_goal_that_is_reached_early_counts(tmp_path):
+    for accuracy, verdict in ((0.9991, AGREES), (0.5, NOT_RUN)):
+        rounds = [{"round": 1, "test_accuracy": accuracy}, {"round": 2, "test_accuracy": 0.1}]
+        assert niid_bench._so_far(Lab("paper", 1, tmp_path), ("mnist", "iid"), rounds).verdict == verdict
+
+
 def scored(add):
     """Runs whose best round is before their last one; `add` points from the best column, FedAvg as published."""
 
@@ -112,7 +146,7 @@ def test_rows_add_up_over_commands(monkeypatch, tmp_path):
     """Rows are run in the order of their value, and a later command shows what an earlier one finished."""
     ran = []
 
-    def work(**arguments):
+    def work(folder, **arguments):
         ran.append((arguments["data"], arguments["split"], arguments["method"]))
         return scored(0.0)("", arguments)
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from fedstride.app.report import theme
 from fedstride.app.report.charts import line
-from fedstride.app.sweep import Cell, Result, Tell, complete, saved
+from fedstride.app.sweep import Cell, Result, Tell, begun, complete, saved
 from fedstride.core.errors import FedstrideWarning, InvalidInput, nearest
 from fedstride.research.interval import half_width
 
@@ -136,6 +136,10 @@ class Lab:
         found = saved(cells, folder)
         self.used.update(cell.file(folder) for cell in cells if cell.name in found)
         return found
+
+    def begun(self, cells: Sequence[Cell]) -> dict[str, list[Result]]:
+        """Return the rounds so far of cells that were interrupted, by name."""
+        return begun(cells, self.folder / "cells" / self.scale)
 
     def __post_init__(self) -> None:
         if self.residual and self.scale != "medium":

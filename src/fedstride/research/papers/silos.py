@@ -8,9 +8,11 @@ Deviations: none known; the partitions of seed 0 are drawn in the order of the b
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,7 +20,7 @@ from torch import nn
 
 from fedstride.algorithm import Algorithm
 from fedstride.algorithm.recipes import auto
-from fedstride.app.sweep import Result
+from fedstride.app.sweep import ROUNDS, Result
 from fedstride.client.step import Momentum
 from fedstride.core.errors import GivenUp
 from fedstride.data import Table, federate, load
@@ -26,12 +28,14 @@ from fedstride.data.partition import Array, Parts
 from fedstride.engine import Local
 from fedstride.models import CropFlip, Network
 from fedstride.models.network import Shape
+from fedstride.training.rounds import Event
 from fedstride.training.train import train
 
 CLIENTS = 10
 ALPHA = 0.5
 LEAST = 10  # samples of the smallest client of a Dirichlet partition
 SEED = 42
+COLUMNS = ("round", "test_accuracy", "test_loss", "train_loss")
 METHODS: dict[str, Callable[[], Algorithm]] = {"auto": auto, "FedAvg": lambda: Algorithm(step=Momentum(lr=0.01))}
 
 
@@ -107,8 +111,20 @@ def _table(data: str) -> Table:
     return load(data)
 
 
-def silos(data: str, split: str, method: str, seed: int, rounds: int, epochs: int, samples: int | None) -> Result:
-    """Train on the first `samples` training samples (None: all), and return accuracy and loss by round."""
+def silos(
+    data: str,
+    split: str,
+    method: str,
+    seed: int,
+    rounds: int,
+    epochs: int,
+    samples: int | None,
+    folder: Path | None = None,
+) -> Result:
+    """Train on the first `samples` training samples (None: all), and return accuracy and loss by round.
+
+    With a folder, an interrupted run continues from there.
+    """
     table = _table(data)
     inputs, targets = table.train
     table = replace(table, train=(inputs[:samples], targets[:samples]))
@@ -116,6 +132,12 @@ def silos(data: str, split: str, method: str, seed: int, rounds: int, epochs: in
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = network(tuple(inputs.shape[1:]), augment=data == "cifar10")
+
+    def note(event: Event) -> None:
+        if folder is not None and event.round:
+            with (folder / ROUNDS).open("a") as file:
+                file.write(json.dumps({name: event.metrics[name] for name in COLUMNS}) + "\n")
+
     diverged = None
     try:
         run = train(
@@ -131,9 +153,14 @@ def silos(data: str, split: str, method: str, seed: int, rounds: int, epochs: in
             test=table.test,
             seed=seed,
             engine=Local(workers=1),
+            checkpoint=folder,
+            callbacks=[note],
             progress=False,
         )
     except GivenUp as error:
         run, diverged = error.run, error.round
-    columns = ("round", "test_accuracy", "test_loss", "train_loss")
-    return {"diverged": diverged, "history": {name: [row[name] for row in run.history] for name in columns}}
+    if run.ended == "interrupted":
+        raise KeyboardInterrupt
+    seconds = sum(row["seconds"] for row in run.history)
+    history = {name: [row[name] for row in run.history] for name in COLUMNS}
+    return {"diverged": diverged, "history": history, "seconds": seconds}
