@@ -116,10 +116,18 @@ PLANNED = [
     Planned("NIID-Bench, all rows, one seed", "niid-bench", "--scale paper", "10 to 25", "CIFAR-10, 3 labels"),
     Planned("FedExP figure 6 at the paper's scale", "fedexp-fig6", "--scale paper", "3"),
     Planned(
-        "FedExP table 1, CIFAR-10 with McMahan's CNN and MNIST by writer with Reddi's",
+        "FedExP table 1, MNIST by writer for EMNIST, with a CNN",
         "fedexp-table1",
-        "--scale medium",
-        "about 100",
+        "--scale medium --tasks emnist",
+        "3",
+        "MNIST by writer for EMNIST",
+    ),
+    Planned(
+        "FedExP table 1, CIFAR-10 with McMahan's CNN",
+        "fedexp-table1",
+        "--scale medium --tasks cifar10",
+        "about 60",
+        "CIFAR-10: FedExP",
     ),
     Planned(
         "FedSLS tables 1 and 2 with McMahan's CNN, searched", "fedsls-table2", "--scale medium --seeds 5", "hundreds"
