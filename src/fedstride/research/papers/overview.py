@@ -142,8 +142,8 @@ def overview(records: Sequence[Record]) -> list[list[str]]:
     """Return one row per experiment, at the largest scale that was run."""
     rows = [["experiment", "claimed", "seen", "scale", "seeds", "verdicts"]]
     largest: dict[str, Record] = {}
-    for r in sorted(records, key=lambda r: SCALES.index(r["scale"])):
-        largest[r["name"]] = r
+    for found in sorted(records, key=lambda found: SCALES.index(found["scale"])):
+        largest[found["name"]] = found
     for name, (claimed, key, label) in FINDINGS.items():
         if r := largest.get(name):
             run = [c for c in r["claims"] if c["verdict"] != NOT_RUN]
