@@ -69,6 +69,20 @@ def test_an_interrupted_study_goes_on(tmp_path):
     assert calls == [2, 3, -1, 4]
 
 
+def test_a_part_of_a_run_is_not_saved_as_its_result(tmp_path, monkeypatch):
+    real = sweep.train
+
+    def stop(event):
+        if event.round == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweep, "train", lambda *a, callbacks, **more: real(*a, callbacks=[*callbacks, stop], **more))
+    cell = training("interrupted", SMALL)
+    with pytest.raises(KeyboardInterrupt):
+        complete([cell], tmp_path, workers=1)
+    assert sweep.saved([cell], tmp_path) == {}
+
+
 @pytest.mark.parametrize("content", ["", '{"arguments": {"n": 2}, "resu', "no json", b"\xff\xfe\xfa"])
 def test_a_corrupt_file_is_computed_again(content, tmp_path):
     (cell,) = cells(2)

@@ -162,13 +162,14 @@ def test_what_cannot_be_built_says_why(arguments, options, says):
     assert says in str(caught.value)
 
 
-def test_augmented_images_are_shifted_and_flipped_in_training_only():
+@pytest.mark.parametrize("border", ["constant", "reflect"])
+def test_augmented_images_are_shifted_and_flipped_in_training_only(border):
     image = torch.arange(1.0, 65.0).reshape(1, 1, 8, 8)
-    layer = models.CropFlip(pad=2)
+    layer = models.CropFlip(pad=2, border=border)
     assert torch.equal(layer.eval()(image), image)
     torch.manual_seed(0)
     seen = layer.train()(image.repeat(1000, 1, 1, 1))
-    padded = nn.functional.pad(image, (2, 2, 2, 2))[0]
+    padded = nn.functional.pad(image, (2, 2, 2, 2), mode=border)[0]
     crops = [padded[:, i : i + 8, j : j + 8] for i in range(5) for j in range(5)]
     allowed = [one for crop in crops for one in (crop, crop.flip(-1))]
     found = [next(i for i, one in enumerate(allowed) if torch.equal(one, crop)) for crop in seen]

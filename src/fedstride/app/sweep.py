@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import re
+import shutil
 import signal
 import statistics
 import time
@@ -46,16 +47,21 @@ KEPT = (
     "update",
     "turn",
 )
+ROUNDS = "rounds.jsonl"  # of a cell that is not complete
 SUMMED = ("bytes_up", "bytes_down", "gradients", "forwards")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A unit of work with a unique name: a module-level function and its arguments. Arguments and result must fit JSON."""
+    """A unit of work with a unique name: a module-level function and its arguments. Arguments and result must fit JSON.
+
+    A work that `resumes` also gets a folder, from which it continues after an interruption, and writes its rounds there.
+    """
 
     name: str
     work: Callable[..., Result]
     arguments: dict[str, Any]
+    resumes: bool = False
 
     def file(self, folder: Path) -> Path:
         plain = re.sub(r"[^A-Za-z0-9_.=-]+", "_", self.name)
@@ -72,7 +78,7 @@ def complete(
     for cell in cells:
         if cell != unique[cell.name]:
             raise InvalidInput(f"two different cells are named {cell.name!r}; expected unique names.")
-    found = {name: kept for name, cell in unique.items() if (kept := _kept(cell, folder)) is not None}
+    found = saved(cells, folder)
     missing = [cell for name, cell in unique.items() if name not in found]
     if not missing:
         return found
@@ -95,6 +101,18 @@ def complete(
     return {name: found[name] for name in unique}
 
 
+def saved(cells: Sequence[Cell], folder: Path) -> dict[str, Result]:
+    """Return the results that the folder contains, by name."""
+    return {cell.name: kept for cell in cells if (kept := _kept(cell, folder)) is not None}
+
+
+def begun(cells: Sequence[Cell], folder: Path) -> dict[str, list[Result]]:
+    """Return the rounds so far of cells that are not complete, by name."""
+    files = {cell.name: cell.file(folder).with_suffix("") / ROUNDS for cell in cells}
+    lines = {name: file.read_text().splitlines() for name, file in files.items() if file.exists()}
+    return {name: list({row["round"]: row for row in map(json.loads, some)}.values()) for name, some in lines.items()}
+
+
 def _calm() -> None:
     """Initialise a worker: one thread, and ignore Ctrl-C, which the parent handles."""
     torch.set_num_threads(1)
@@ -112,9 +130,13 @@ def _kept(cell: Cell, folder: Path) -> Result | None:
 
 def _one(cell: Cell, folder: Path) -> Result:
     start = time.perf_counter()
-    result = cell.work(**cell.arguments)
-    kept = {"arguments": cell.arguments, "seconds": round(time.perf_counter() - start, 2), "result": result}
+    own = cell.file(folder).with_suffix("")
+    result = cell.work(**cell.arguments, **({"folder": own} if cell.resumes else {}))
+    seconds = result.pop("seconds", time.perf_counter() - start)  # of a resumed run: the sum of its parts
+    kept = {"arguments": cell.arguments, "seconds": round(seconds, 2), "result": result}
     replace_file(cell.file(folder), json.dumps(kept))
+    if cell.resumes:
+        shutil.rmtree(own, ignore_errors=True)
     return result
 
 
@@ -165,6 +187,8 @@ def trained(config: dict[str, Any], scale: float = 1.0, pair: bool = False) -> R
         )
     except GivenUp as error:
         run, diverged = error.run, error.round
+    if run.ended == "interrupted":  # a part of a run is not the result of a cell
+        raise KeyboardInterrupt
     columns = {name: [_short(row[name]) for row in run.history] for name in KEPT}
     totals = {name: sum(row[name] for row in run.history) for name in SUMMED}
     at = [row["round"] for row in run.history]

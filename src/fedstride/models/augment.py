@@ -6,6 +6,8 @@ Deviations: the padding is the mean pixel of normalised images, where the progra
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,6 +18,7 @@ class CropFlip(nn.Module):
 
     Args:
         pad: largest shift.
+        border: what comes in at the borders: "constant", zeros, or "reflect", the image mirrored.
 
     Example:
         >>> layer = fs.models.CropFlip().eval()
@@ -23,15 +26,15 @@ class CropFlip(nn.Module):
         tensor(384.)
     """
 
-    def __init__(self, pad: int = 4) -> None:
+    def __init__(self, pad: int = 4, border: Literal["constant", "reflect"] = "constant") -> None:
         super().__init__()
-        self.pad = pad
+        self.pad, self.border = pad, border
 
     def forward(self, inputs: Tensor) -> Tensor:
         if not self.training:
             return inputs
         n, _, height, width = inputs.shape
-        padded = F.pad(inputs, (self.pad,) * 4)
+        padded = F.pad(inputs, (self.pad,) * 4, mode=self.border)
         top, left = (torch.randint(2 * self.pad + 1, (n, 1), device=inputs.device) for _ in range(2))
         flip = torch.rand(n, 1, device=inputs.device) < 0.5
         down, across = torch.arange(height, device=inputs.device), torch.arange(width, device=inputs.device)

@@ -152,6 +152,25 @@ def test_given_rates_need_no_search_and_tasks_can_be_left_out(lab):
     assert chosen.command("x").endswith("--tasks mnist,fashion_mnist --rates SGD=0.5,SGDM=0.05,Adam=0.003,Adagrad=0.03")
 
 
+def test_columns_add_up_over_commands_with_their_own_seeds(lab, monkeypatch):
+    here, _ = lab(scale="paper", seeds=1)
+    pretended, done = experiment.complete, {}
+
+    def complete(cells, folder, tell, workers=None):
+        done.update(pretended(cells, folder, tell, workers))
+        return {cell.name: done[cell.name] for cell in cells}
+
+    monkeypatch.setattr(experiment, "complete", complete)
+    monkeypatch.setattr(Lab, "saved", lambda self, cells: {c.name: done[c.name] for c in cells if c.name in done})
+    rates = dict(zip(delta_sgd.GRID, (0.5, 0.05, 0.003, 0.03), strict=True))
+    for seeds, tasks in ((1, ("mnist",)), (3, ("mnist-0.1",))):
+        outcome = EXPERIMENTS["delta-sgd-table1"].measure(
+            dataclasses.replace(here, tasks=tasks, rates=rates, seeds=seeds)
+        )
+    assert outcome.figures["seeds"] == {"MNIST, α = 1": 1, "MNIST, α = 0.1": 3, "MNIST, α = 0.01": 1}
+    assert len(done) == 3 * 8 + 2 * 8
+
+
 def test_help_for_all_differs(lab):
     def helped(config):
         return delta_sgd.TABLE_1[place(config)][optimiser(config)] + 5 * ("objective" in config["algorithm"])

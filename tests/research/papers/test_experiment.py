@@ -103,8 +103,10 @@ def test_tasks_and_rates():
     for wrong in ("mnst", ""):
         with pytest.raises(InvalidInput, match="is not a task of delta-sgd-table1"):
             experiment.check_tasks(wrong, None, [table])
-    with pytest.raises(InvalidInput, match="fedexp-fig1 does not accept"):
+    with pytest.raises(InvalidInput, match="fedexp-fig1 does not accept --tasks; expected one of delta-sgd-table1"):
         experiment.check_tasks("mnist", None, [other])
+    with pytest.raises(InvalidInput, match="niid-bench does not accept --rates; expected one of delta-sgd-table1"):
+        experiment.check_tasks(None, "SGD=0.1", [EXPERIMENTS["niid-bench"]])
     for wrong in ("SGD=0.1", "SGD=x,SGDM=1,Adam=1,Adagrad=1", "SGD=-1,SGDM=1,Adam=1,Adagrad=1", ""):
         with pytest.raises(InvalidInput, match="--rates"):
             experiment.given_rates(wrong)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -83,6 +84,14 @@ def test_a_grid_is_extended_while_the_best_lies_on_its_edge(monkeypatch, tmp_pat
     lab = Pretended(monkeypatch, tmp_path, result, scale).lab
     wanted = [("cifar10", recipe) for recipe in ("fedexp", "scaffold_exp", "fedexpm")]
     assert tuning.tuned(lab, wanted) == {at: {"lr": rate, "eps": eps} for at in wanted}
+
+
+def test_one_place_of_table_1_can_be_run_alone(monkeypatch, tmp_path):
+    pretended = Pretended(monkeypatch, tmp_path, as_in_fedexp, "medium")
+    found = EXPERIMENTS["fedexp-table1"].measure(replace(pretended.lab, tasks=("emnist",)))
+    assert {cell.arguments["config"]["task"] for cell in pretended.cells} == {"mnist_writers"}
+    assert [c.ours for c in found.claims if c.what.startswith("CIFAR-10: ")] == ["left out by --tasks"]
+    assert list(found.figures) == ["emnist"]
 
 
 def test_a_grid_ends_at_the_limits_of_the_search(monkeypatch, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from fedstride.research.papers.experiment import AGREES, DIFFERS, NOT_RUN, curve
 
 pytestmark = pytest.mark.slow
 
+DOCS = Path(__file__).parents[3] / "docs"
 CLAIMS = [
     Claim("order", "a < b", "a < b", AGREES),
     Claim("</script><b>|w|", "1", "2", DIFFERS),
@@ -55,12 +57,18 @@ def test_a_page_needs_no_network_and_shows_all_verdicts(written):
 
 
 def test_markdown_counts_the_verdicts_and_holds_every_claim(written):
-    counts, table = (text.splitlines() for text in page.markdown(page.read(written[0].parent)).split("\n\n"))
+    _, _, counts, table = (text.splitlines() for text in page.markdown(page.read(written[0].parent)).split("\n\n"))
     assert counts[0] == "| paper | scale | agrees | in kind | differs | undecided | no information | not run |"
     assert counts[2:] == ["| fedsls | small | 1 |  | 1 |  |  | 1 |"]
     assert len(table) == 2 + len(CLAIMS)
     assert "\\|w\\|" in table[3] and "**differs**" in table[3] and "**" not in table[2] + table[4]
     assert all(line.startswith("| fedsls-x | small |") for line in table[2:])
+
+
+def test_the_documentation_shows_the_tables_of_its_records():
+    text = (DOCS / "reproduced.md").read_text(encoding="utf-8")
+    for table in page.markdown(page.read(DOCS / "reproduced")).split("\n\n"):
+        assert table in text, "renew it with `fedstride reproduce --markdown --out docs/reproduced`"
 
 
 def test_a_record_saved_under_the_number_of_its_paper_is_shown_by_name(written):

@@ -91,7 +91,7 @@ def test_medium_is_the_papers_work_with_another_model(tmp_path, scale, residual,
         assert (configs[0]["data"]["clients"], configs[0]["data"]["samples"]) == (100, 500)
         assert cells[0].name != cells[1].name
     digits = rivals.trial(augmented, "emnist", "fedavg", {}).arguments["config"]["model"]
-    assert digits["name"] == "reddi_cnn" and "augment" not in digits["options"]
+    assert digits["name"] == ("reddi_cnn" if scale == "paper" else "small_cnn") and "augment" not in digits["options"]
     assert augmented.command("x").endswith("--augment --residual" if residual else "--augment")
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from fedstride.research.papers import synthetic
-from fedstride.research.papers.experiment import AGREES, DIFFERS, IN_KIND
+from fedstride.research.papers.experiment import AGREES, DIFFERS, IN_KIND, UNDECIDED
 from tests.research.papers.made_up import outcome, verdicts
 
 pytestmark = pytest.mark.slow
@@ -41,21 +41,32 @@ def test_results_as_in_the_paper_agree(judged, scale, good):
     assert found.figures["best"][1]["fedavg"] == {"lr": 0.1, "server_lr": 10.0}
 
 
-def test_a_slow_fedexp_differs(judged):
-    claims = judged(lambda w, a: as_in_fedexp(w, a, slow=100.0), scale="paper").claims
-    assert {c.what for c in claims if c.verdict == DIFFERS} == {
+@pytest.mark.parametrize(("seeds", "verdict"), [(1, UNDECIDED), (2, DIFFERS)])
+def test_a_slow_fedexp_differs(judged, seeds, verdict):
+    claims = judged(lambda w, a: as_in_fedexp(w, a, slow=100.0), scale="paper", seeds=seeds).claims
+    assert {c.what for c in claims if c.verdict == verdict} == {
         *(f"loss after {t} rounds" for t in (50, 200, 2000)),
         *(f"loss of FedExP after {t} rounds, within 100 times" for t in (50, 200)),
     }
 
 
 def test_other_best_steps_differ(judged):
-    claims = judged(lambda w, a: as_in_fedexp(w, a, best=BEST | {"scaffold": [0.01, 1.0]})).claims
-    assert [c.ours for c in claims if c.verdict == DIFFERS] == ["eta_l = 10^-2, eta_g = 10^0"]
+    claims = judged(lambda w, a: as_in_fedexp(w, a, best=BEST | {"scaffold": [0.01, 1.0]}), seeds=2).claims
+    (found,) = [c.ours for c in claims if c.verdict == DIFFERS]
+    assert found == "eta_l = 10^-2, eta_g = 10^0 (2 of 2 seeds); margin -2, interval -2 to -2 (2 seeds)"
+
+
+def test_seeds_that_do_not_agree_are_undecided(judged):
+    def mixed(work, arguments):
+        return as_in_fedexp(work, arguments, slow=100.0 if arguments["seed"] == 1 else 1.0)
+
+    claims = judged(mixed, seeds=2).claims
+    (at_200,) = [c for c in claims if c.what == "loss after 200 rounds"]
+    assert at_200.verdict == UNDECIDED and "interval -" in at_200.ours
 
 
 def test_constant_steps_differ(judged):
-    claims = judged(lambda w, a: as_in_fedexp(w, a) | {"server_step": [5.0] * a["rounds"]}).claims
+    claims = judged(lambda w, a: as_in_fedexp(w, a) | {"server_step": [5.0] * a["rounds"]}, seeds=2).claims
     assert [c.what for c in claims if c.verdict == DIFFERS] == ["eta_g of FedExP above the best constant one of FedAvg"]
 
 

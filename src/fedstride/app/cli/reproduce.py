@@ -50,7 +50,10 @@ def reproduce(
     ] = "small",
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 1,
     tasks: Annotated[
-        str | None, typer.Option(help="Only these tasks of an experiment on several, such as mnist,fashion_mnist.")
+        str | None,
+        typer.Option(
+            help="Only these tasks of an experiment on several, such as mnist,fashion_mnist, or columns and rows, such as mnist-0.1."
+        ),
     ] = None,
     rates: Annotated[
         str | None,

@@ -13,6 +13,7 @@ from fedstride.research.papers import fedexp as fedexp
 from fedstride.research.papers import fedexp_ablations as fedexp_ablations
 from fedstride.research.papers import fedlin as fedlin
 from fedstride.research.papers import fedlin_limits as fedlin_limits
+from fedstride.research.papers import niid_bench as niid_bench
 # isort: on
 
 from fedstride.research.papers.experiment import EXPERIMENTS, Claim, Experiment, Lab, Outcome, Picture, select

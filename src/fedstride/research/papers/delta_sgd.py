@@ -87,14 +87,19 @@ def trial(
     return cell(lab, task, algorithm, rounds=rounds, **size, **settings)
 
 
-def places(lab: Lab, of: Iterable[Place] = PLACES) -> list[Place]:
-    """Return the places whose task was asked for; all by default."""
-    return [place for place in of if not lab.tasks or place[0] in lab.tasks]
+def is_asked(lab: Lab, place: Place) -> bool:
+    """Whether a place is to be run, by --tasks; all by default."""
+    return not lab.tasks or bool({place[0], task(place)} & set(lab.tasks))
 
 
-def left_out(lab: Lab, of: Mapping[Place, Column]) -> list[Claim]:
-    """Return the places that were not asked for."""
-    rest = [place for place in of if place not in places(lab, of)]
+def task(place: Place) -> str:
+    """Return the name of a place in --tasks."""
+    return f"{place[0]}-{place[1]:g}"
+
+
+def left_out(shown: Iterable[Place], of: Mapping[Place, Column]) -> list[Claim]:
+    """Return the places that were not asked for, and that no earlier command has finished."""
+    rest = [place for place in of if place not in shown]
     return [not_run(f"Delta-SGD's place: {label(p)}", standing(of[p]), "left out by --tasks") for p in rest]
 
 
@@ -122,7 +127,10 @@ def steps(lab: Lab) -> dict[str, Part]:
 def measured(
     lab: Lab, optimisers: Sequence[str], places: Sequence[Place], seeds: int | None = None, **more: Any
 ) -> dict[Place, Runs]:
-    """Return the runs of these optimisers at these places, all with the rates found by the search."""
+    """Return the runs of these optimisers at these places, all with the rates found by the search.
+
+    Places that --tasks leaves out have the seeds that earlier commands have finished, if any.
+    """
     rules = steps(lab)
     cells = {
         (place, name, seed): trial(lab, place, rules[name], seed=seed, **more)
@@ -130,10 +138,16 @@ def measured(
         for name in optimisers
         for seed in range(seeds or lab.seeds)
     }
-    found = lab.run(list(cells.values()))
-    runs: dict[Place, Runs] = {place: {name: [] for name in optimisers} for place in places}
-    for (place, name, _), one in cells.items():
-        runs[place][name].append(found[one.name])
+    found = lab.run([one for (place, _, _), one in cells.items() if is_asked(lab, place)])
+    found |= lab.saved([one for (place, _, _), one in cells.items() if not is_asked(lab, place)])
+    runs: dict[Place, Runs] = {}
+    for place in places:
+        for seed in range(seeds or lab.seeds):
+            these = {name: cells[place, name, seed].name for name in optimisers}
+            if all(one in found for one in these.values()):
+                column = runs.setdefault(place, {name: [] for name in optimisers})
+                for name, one in these.items():
+                    column[name].append(found[one])
     return runs
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from fedstride.app.report import theme
 from fedstride.app.report.charts import line
-from fedstride.app.sweep import Cell, Result, Tell, complete
+from fedstride.app.sweep import Cell, Result, Tell, begun, complete, saved
 from fedstride.core.errors import FedstrideWarning, InvalidInput, nearest
 from fedstride.research.interval import half_width
 
@@ -130,6 +130,17 @@ class Lab:
         self.used.update(cell.file(folder) for cell in cells)
         return complete(cells, folder, self.tell, workers)
 
+    def saved(self, cells: Sequence[Cell]) -> dict[str, Result]:
+        """Return the results of earlier runs by name, without running what is missing."""
+        folder = self.folder / "cells" / self.scale
+        found = saved(cells, folder)
+        self.used.update(cell.file(folder) for cell in cells if cell.name in found)
+        return found
+
+    def begun(self, cells: Sequence[Cell]) -> dict[str, list[Result]]:
+        """Return the rounds so far of cells that were interrupted, by name."""
+        return begun(cells, self.folder / "cells" / self.scale)
+
     def __post_init__(self) -> None:
         if self.residual and self.scale != "medium":
             raise InvalidInput(f"--residual with --scale {self.scale}: expected --scale medium, the scale it is for.")
@@ -218,18 +229,19 @@ class Experiment:
     title: str
     measure: Callable[[Lab], Outcome]
     tasks: tuple[str, ...] = ()  # tasks that can be selected
+    rated: bool = False  # whether --rates can replace its search
 
 
 EXPERIMENTS: dict[str, Experiment] = {}
 
 
 def experiment(
-    name: str, title: str, tasks: tuple[str, ...] = ()
+    name: str, title: str, tasks: tuple[str, ...] = (), rated: bool = False
 ) -> Callable[[Callable[[Lab], Outcome]], Callable[[Lab], Outcome]]:
     """Register a function as an experiment, under the names of the paper and of the table or figure."""
 
     def enter(measure: Callable[[Lab], Outcome]) -> Callable[[Lab], Outcome]:
-        EXPERIMENTS[name] = Experiment(name, title, measure, tasks)
+        EXPERIMENTS[name] = Experiment(name, title, measure, tasks, rated)
         return measure
 
     return enter
@@ -256,10 +268,11 @@ def select(name: str) -> list[Experiment]:
 def check_tasks(tasks: str | None, rates: str | None, chosen: Sequence[Experiment]) -> tuple[str, ...]:
     """Return the tasks of --tasks; refuse --tasks and --rates for experiments that cannot use them."""
     wanted = tuple(task.strip() for task in tasks.split(",")) if tasks is not None else ()
-    for one in chosen if tasks is not None or rates is not None else ():
-        if not one.tasks:
-            able = ", ".join(e.name for e in EXPERIMENTS.values() if e.tasks)
-            raise InvalidInput(f"{one.name} does not accept --tasks and --rates; expected one of {able}.")
+    for one in chosen:
+        for option, given, known in (("tasks", tasks, one.tasks), ("rates", rates, one.rated)):
+            if given is not None and not known:
+                able = ", ".join(e.name for e in EXPERIMENTS.values() if (e.rated if option == "rates" else e.tasks))
+                raise InvalidInput(f"{one.name} does not accept --{option}; expected one of {able}.")
         for task in wanted:
             if task not in one.tasks:
                 raise InvalidInput(f"--tasks {task!r} is not a task of {one.name}; {nearest(task, one.tasks)}")

@@ -32,8 +32,8 @@ from fedstride.research.papers.experiment import (
     Picture,
     current,
 )
+from fedstride.research.papers.overview import Record, overview, waiting
 
-Record = dict[str, Any]
 COLOURS = {  # verdict: (light, dark)
     AGREES: theme.SERIES[2],
     IN_KIND: theme.SERIES[0],
@@ -85,8 +85,10 @@ def read(folder: Path) -> list[Record]:
 
 
 def markdown(records: Sequence[Record]) -> str:
-    """Return two tables: the number of claims by paper, scale and verdict, and all claims of all records."""
-    return f"{_table(_counts(records))}\n\n{_table(_claims(records))}"
+    """Return four tables: the experiments, the runs to be done, the claims by verdict, and all claims."""
+    return "\n\n".join(
+        _table(rows) for rows in (overview(records), waiting(records), _counts(records), _claims(records))
+    )
 
 
 def _counts(records: Sequence[Record]) -> list[list[str]]:
