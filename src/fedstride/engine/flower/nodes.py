@@ -14,10 +14,12 @@ from flwr.serverapp import Grid
 from fedstride.core.errors import InvalidInput, tell
 from fedstride.data.federation import Found
 from fedstride.engine.flower import records
+from fedstride.engine.flower.replies import Replies
 
 log = logging.getLogger("flwr.fedstride")  # a child of Flower's logger, which shows it
-TOGETHER = 64  # replies that are fetched in one call and held in memory
-SHORT, LONG = 0.02, 0.3  # seconds between polls for replies
+TOGETHER = 64  # replies that are held in memory
+SHORT, LONG, LONGEST = 0.02, 0.3, 2.0  # seconds between polls for replies
+IDLE = 4  # pauses are this many times as long as a poll that found nothing
 LOOK = 2.0  # seconds between checks of which nodes are online
 SAY = 10.0  # seconds between log lines
 ASK = 600.0  # seconds until a new node is asked again to identify itself
@@ -52,6 +54,10 @@ class Nodes:
     rivals: dict[int, About] = field(default_factory=dict)  # additional nodes of clients whose node is still online
     useless: set[int] = field(default_factory=set)  # nodes that cannot be used
     unfit: dict[int | None, str] = field(default_factory=dict)  # why, by client; None: of nodes without a valid number
+    replies: Replies = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.replies = Replies(self.grid)
 
     @property
     def sizes(self) -> list[int]:
@@ -114,14 +120,17 @@ class Nodes:
         start, pause = time.monotonic(), SHORT
         looked = said = start
         while pending:
-            over = time.monotonic() > start + seconds
-            keys = list(pending) if over else list(pending)[:TOGETHER]
-            for first in range(0, len(keys), TOGETHER):
-                for reply in self.grid.pull_messages(keys[first : first + TOGETHER]):
+            began, before = time.monotonic(), len(pending)
+            over = began > start + seconds
+            keys = [key for key in pending if key not in self.replies.held]
+            keys = keys if over else keys[:TOGETHER]
+            for first in range(0, max(1, len(keys)), TOGETHER):
+                for reply in self.replies.poll(keys[first : first + TOGETHER]):
                     number = pending.pop(reply.metadata.reply_to_message_id, None)
                     if number is not None:
                         yield number, _content(reply, messages[number].metadata.dst_node_id)
             now = time.monotonic()
+            idle = IDLE * (now - began) if len(pending) == before else 0.0
             if pending and over:
                 yield from ((i, "late") for i in pending.values())
                 return
@@ -135,7 +144,7 @@ class Nodes:
                 said = now
                 log.info("%d of %d replies have arrived", len(messages) - len(pending), len(messages))
             if pending:
-                time.sleep(pause)
+                time.sleep(min(max(pause, idle), LONGEST))
                 pause = min(LONG, 1.2 * pause)
 
     def _update(self, complain: Callable[[str], None]) -> set[int]:
@@ -151,7 +160,7 @@ class Nodes:
             content = RecordDict({"run": ConfigRecord({"settings": self.settings})})
             keys = self.grid.push_messages([Message(content, node, "query.about", ttl=ASK) for node in new])
             self.asked |= {key: node for key, node in zip(keys, new, strict=True) if key}
-        for reply in self.grid.pull_messages(list(self.asked)) if self.asked else ():
+        for reply in self.replies.poll(list(self.asked)):
             who = self.asked.pop(reply.metadata.reply_to_message_id, None)
             if who is not None:
                 self._identify(who, _content(reply, who), there, complain)
