@@ -107,7 +107,8 @@ class FlowerClients:
                 upload = records.admitted(self.usable(reply, order, client), order, client, fields, metrics)
                 answers[position] = self._answer(upload, order, position, total)
             except records.Unusable as error:
-                answers[position] = self._absent(client, str(error), metrics)
+                junk = 0 if isinstance(reply, str) else records.size(reply)
+                answers[position] = self._absent(client, str(error), metrics, junk)
         return replied([answers[position] for position in sorted(answers)], *total.finish())
 
     def layout(self, order: Order) -> tuple[dict[str, int], tuple[str, ...]]:
@@ -163,7 +164,8 @@ class FlowerClients:
         if found.rows:
             self.remembered(order, [client])
             total.add_rows(position, [self.task.weights[client]], found.fields)
-        return answer(found, [position], upload.bytes[0])
+        square = "square" in self.engine.algorithm.needs and order.kind == "updates"
+        return answer(found, [position], upload.bytes[0] + square * order.x.element_size())  # as other engines count
 
     def rules(self, order: Order, position: int) -> Rules:
         """Return what the upload of the client at a position of the cohort must satisfy."""
@@ -171,8 +173,8 @@ class FlowerClients:
         context = context_of(self.task, order, [member], [self.task.clients.sizes[member[0]]])
         return Rules(order.limits, {"stats": self.replica.stats_floor()}, {} if known is None else known(context))
 
-    def _absent(self, client: int, why: str, metrics: tuple[str, ...]) -> Answer:
-        return Answer([], {name: [] for name in (*metrics, "square")}, {client: why}, Counter([why]), 0)
+    def _absent(self, client: int, why: str, metrics: tuple[str, ...], bytes: int = 0) -> Answer:
+        return Answer([], {name: [] for name in (*metrics, "square")}, {client: why}, Counter([why]), bytes)
 
     def _name(self, order: Order) -> str:
         return memory.name(order.round, order.call, self.incarnation)

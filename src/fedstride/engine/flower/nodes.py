@@ -23,6 +23,7 @@ IDLE = 4  # pauses are this many times as long as a poll that found nothing
 LOOK = 2.0  # seconds between checks of which nodes are online
 SAY = 10.0  # seconds between log lines
 ASK = 600.0  # seconds until a new node is asked again to identify itself
+MOST_ABOUT = 2**24  # bytes of a node's description of itself, which contains the names and shapes of all parameters
 MOST_SAMPLES = 10**9  # of a node: with weights="samples", one that claims more would be the mean
 REASONS = {1: "crashed", 2: "crashed", 5: "offline", 6: "crashed", 7: "crashed", 8: "crashed"}  # Flower's codes
 
@@ -236,6 +237,8 @@ def _about(content: RecordDict) -> About:
     problem = records.problem(content)
     if problem is not None:
         raise InvalidInput(f"client {problem['client']}: {problem['text']}")
+    if (size := records.size(content)) > MOST_ABOUT:
+        raise InvalidInput(f"it describes itself in {size} bytes; expected at most {MOST_ABOUT}.")
     try:
         facts = cast(dict[str, Any], content.config_records["about"])
         identity = {key: str(value) for key, value in content.config_records["identity"].items()}
