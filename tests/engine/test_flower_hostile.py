@@ -18,7 +18,17 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from fedstride.engine import flower
 from fedstride.engine.flower import node, records
 from fedstride.engine.flower.project import arguments
-from tests.engine.test_flower import PROJECT, a_grid, load_data, make_model, more, rewrite, settings, spoil_data, spoiled
+from tests.engine.test_flower import (
+    PROJECT,
+    a_grid,
+    load_data,
+    make_model,
+    more,
+    rewrite,
+    settings,
+    spoil_data,
+    spoiled,
+)
 
 pytestmark = pytest.mark.usefixtures("folder")
 
