@@ -38,6 +38,7 @@ class About:
     kind: str  # shapes and types of an input and a target
     apart: bool  # whether the scales of its input features are far apart
     identity: dict[str, str]
+    name: str = ""  # the name that the node gave itself
 
 
 @dataclass
@@ -69,6 +70,11 @@ class Nodes:
     def found(self) -> Found:
         """Result of the trial run of the model at the largest client, as in the local engine."""
         return self.abouts[max(range(self.clients), key=self.sizes.__getitem__)].found
+
+    def label(self, client: int) -> str:
+        """Return a client's number, with the name that its node gave itself, for messages."""
+        about = self.abouts.get(client)
+        return f"client {client}" + (f" ({about.name})" if about is not None and about.name else "")
 
     def gather(self, seconds: float) -> None:
         """Wait until every client has a node.
