@@ -92,6 +92,11 @@ class FlowerClients:
         return {"engine": "flower", "oracle": "by each node", "chunk": 1, "nodes": len(self.nodes.at)}
 
     def exchange(self, order: Order) -> Reply:
+        reply = self._exchange(order)
+        self.nodes.log_lost(order.round, reply.lost)
+        return reply
+
+    def _exchange(self, order: Order) -> Reply:
         total, answers = self.exchanges[order.kind].total(), dict[int, Answer]()
         fields, metrics = self.layout(order)
         online = self.nodes.online([client for client, _ in order.cohort], self.engine.deadline)
@@ -143,7 +148,7 @@ class FlowerClients:
         problem = records.problem(reply)
         if problem is None:
             return reply
-        text = f"client {client}, round {order.round + 1}: {problem['text']}"
+        text = f"{self.nodes.label(client)}, round {order.round + 1}: {problem['text']}"
         if problem["kind"] != memory.MemoryLost.__name__:
             log.warning("%s", text)
             raise records.Unusable("crashed")

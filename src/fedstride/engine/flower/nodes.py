@@ -24,6 +24,9 @@ LOOK = 2.0  # seconds between checks of which nodes are online
 SAY = 10.0  # seconds between log lines
 ASK = 600.0  # seconds until a new node is asked again to identify itself
 MOST_ABOUT = 2**24  # bytes of a node's description of itself, which contains the names and shapes of all parameters
+LONGEST_NAME = 60  # characters of a node's name
+NAMED = 20  # clients that a log line lists
+CLOCK = 5.0  # seconds by which clocks may differ
 MOST_SAMPLES = 10**9  # of a node: with weights="samples", one that claims more would be the mean
 REASONS = {1: "crashed", 2: "crashed", 5: "offline", 6: "crashed", 7: "crashed", 8: "crashed"}  # Flower's codes
 
@@ -38,7 +41,8 @@ class About:
     kind: str  # shapes and types of an input and a target
     apart: bool  # whether the scales of its input features are far apart
     identity: dict[str, str]
-    name: str = ""  # the name that the node gave itself
+    name: str  # the name that the node gave itself, "" for none
+    time: float  # its clock, in seconds since 1970
 
 
 @dataclass
@@ -52,7 +56,9 @@ class Nodes:
     bound: bool = False  # whether a client stays with its first node: with keys, a restarted node keeps its id
     at: dict[int, int] = field(default_factory=dict)  # client: node
     abouts: dict[int, About] = field(default_factory=dict)  # by client
-    asked: dict[str, int] = field(default_factory=dict)  # message: node that was asked to identify itself
+    asked: dict[str, tuple[int, float]] = field(
+        default_factory=dict
+    )  # message: node that was asked who it is, and when
     rivals: dict[int, About] = field(default_factory=dict)  # additional nodes of clients whose node is still online
     useless: set[int] = field(default_factory=set)  # nodes that cannot be used
     unfit: dict[int | None, str] = field(default_factory=dict)  # why, by client; None: of nodes without a valid number
@@ -76,6 +82,12 @@ class Nodes:
         about = self.abouts.get(client)
         return f"client {client}" + (f" ({about.name})" if about is not None and about.name else "")
 
+    def log_lost(self, round: int, lost: Mapping[int, str]) -> None:
+        """Log the clients that were lost in an exchange, and why."""
+        if lost:
+            names = [f"{self.label(client)}: {why}" for client, why in sorted(lost.items())[:NAMED]]
+            log.warning("round %d: lost %d: %s", round + 1, len(lost), "; ".join([*names, "..."][: len(lost)]))
+
     def gather(self, seconds: float) -> None:
         """Wait until every client has a node.
 
@@ -87,16 +99,16 @@ class Nodes:
         while len(self.at) < self.clients:
             now, missing = time.monotonic(), [client for client in range(self.clients) if client not in self.at]
             if all(client in self.unfit for client in missing):  # there is nobody to wait for
-                raise InvalidInput(" ".join(self.unfit[client] for client in missing[:20]))
+                raise InvalidInput(" ".join(self.unfit[client] for client in missing[:NAMED]))
             if now > end:
                 raise InvalidInput(
                     f"clients={self.clients}, but after {seconds:g} s there is no node for client(s) "
-                    f"{', '.join(map(str, missing[:20]))}. Start their nodes, with --node-config 'client=NUMBER' from 0, "
+                    f"{', '.join(map(str, missing[:NAMED]))}. Start their nodes, with --node-config 'client=NUMBER' from 0, "
                     f"or ask for fewer clients. {' '.join(self.unfit.values())}".rstrip()
                 )
             if now > said + SAY:
                 said = now
-                log.info("%d of %d clients are connected; waiting for %s", len(self.at), self.clients, missing[:20])
+                log.info("%d of %d clients are connected; waiting for %s", len(self.at), self.clients, missing[:NAMED])
             time.sleep(LONG)
             self._update(log.warning)
 
@@ -157,23 +169,25 @@ class Nodes:
     def _update(self, complain: Callable[[str], None]) -> set[int]:
         """Return the nodes that are online. Ask unknown nodes to identify themselves, without waiting for them."""
         there = set(self.grid.get_node_ids())
-        self.asked = {key: node for key, node in self.asked.items() if node in there}
+        self.asked = {key: asked for key, asked in self.asked.items() if asked[0] in there}
         self.rivals = {node: about for node, about in self.rivals.items() if node in there}
         for node, about in list(self.rivals.items()):
             if self.at[about.client] not in there and not self.bound:
                 self._take(node, self.rivals.pop(node))
-        new = sorted(there - {*self.at.values(), *self.asked.values(), *self.rivals, *self.useless})
+        asked = {node for node, _ in self.asked.values()}
+        new = sorted(there - {*self.at.values(), *asked, *self.rivals, *self.useless})
         if new:
             content = RecordDict({"run": ConfigRecord({"settings": self.settings})})
             keys = self.grid.push_messages([Message(content, node, "query.about", ttl=ASK) for node in new])
-            self.asked |= {key: node for key, node in zip(keys, new, strict=True) if key}
+            self.asked |= {key: (node, time.time()) for key, node in zip(keys, new, strict=True) if key}
         for reply in self.replies.poll(list(self.asked)):
-            who = self.asked.pop(reply.metadata.reply_to_message_id, None)
-            if who is not None:
-                self._identify(who, _content(reply, who), there, complain)
+            if (known := self.asked.pop(reply.metadata.reply_to_message_id, None)) is not None:
+                self._identify(*known, _content(reply, known[0]), there, complain)
         return there
 
-    def _identify(self, node: int, reply: RecordDict | str, there: set[int], complain: Callable[[str], None]) -> None:
+    def _identify(
+        self, node: int, sent: float, reply: RecordDict | str, there: set[int], complain: Callable[[str], None]
+    ) -> None:
         if isinstance(reply, str):
             if reply == "crashed":
                 self._leave_out(
@@ -185,6 +199,8 @@ class Nodes:
         except InvalidInput as error:
             return self._leave_out(node, _number_of(reply), f"node {node}: {error}", complain)
         self.useless.add(node)
+        if (skew := _skew(about.time, sent, time.time())) is not None:
+            complain(f"{_who(about, node)}: {skew}")
         wrong, other = self._unfit(about, node), self.at.get(about.client)
         if wrong is not None:
             self._leave_out(node, about.client, wrong, complain)
@@ -194,7 +210,7 @@ class Nodes:
             self.useless.remove(node)
             self.rivals[node] = about
             self.unfit[None] = (
-                f"client {about.client} is node {other} and node {node}; expected one node per client. Give one of them "
+                f"{self.label(about.client)} is node {other} and node {node}; expected one node per client. Give one of them "
                 "another number, or wait: a node that was killed counts as online for a minute."
             )
             complain(self.unfit[None])
@@ -213,7 +229,7 @@ class Nodes:
 
     def _unfit(self, about: About, node: int) -> str | None:
         """Return why a node cannot be used, None if it can."""
-        who, before = f"client {about.client} (node {node})", self.abouts.get(about.client)
+        who, before = _who(about, node), self.abouts.get(about.client)
         for name, value in self.expected(about.found.moving).items():
             if about.identity.get(name) != value:
                 return (
@@ -228,6 +244,21 @@ class Nodes:
             if (first.found.moving, first.found.random) != (about.found.moving, about.found.random):
                 return f"{who}: its model has other buffers or other randomness than that of client {first.client}."
         return None
+
+
+def _who(about: About, node: int) -> str:
+    return f"client {about.client} ({f'{about.name}, ' if about.name else ''}node {node})"
+
+
+def _skew(theirs: float, sent: float, now: float) -> str | None:
+    """Return how a node's clock differs from the server's, which asked for it at `sent` and has the answer at `now`."""
+    difference = theirs - (sent if theirs < sent else now if theirs > now else theirs)
+    if abs(difference) <= CLOCK:
+        return None
+    return (
+        f"its clock is {abs(difference):.0f} s {'ahead of' if difference > 0 else 'behind'} the server's. Messages and "
+        "certificates expire by the clocks of both; synchronise them, for example with NTP."
+    )
 
 
 def _content(reply: Message, node: int) -> RecordDict | str:
@@ -253,7 +284,8 @@ def _about(content: RecordDict) -> About:
         if isinstance(samples, bool) or not isinstance(samples, int) or not 1 <= samples <= MOST_SAMPLES:
             raise InvalidInput(f"it has {records.shown(samples)} samples; expected 1 to {MOST_SAMPLES:g}.")
         apart = facts["scales far apart"] is True
-        return About(client, samples, found, records.shown(facts["kind of samples"]), apart, identity)
+        kind, name = records.shown(facts["kind of samples"]), records.shown(facts["name"])[:LONGEST_NAME]
+        return About(client, samples, found, kind, apart, identity, name, float(facts["time"]))
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise InvalidInput(f"it does not identify itself ({type(error).__name__}).") from error
 
