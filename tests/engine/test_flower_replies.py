@@ -24,11 +24,10 @@ class Stuck(Grid):
     def __init__(self, grid: Grid, kind: str, node: int, seconds: float) -> None:
         super().__init__(grid.app, grid.nodes)
         self.kind, self.node, self.seconds = kind, node, seconds
-        self.lock, self.closed = threading.Lock(), threading.Event()
+        self.closed = threading.Event()
 
     def pull_messages(self, keys):
-        with self.lock:
-            found = super().pull_messages(keys)
+        found = super().pull_messages(keys)
         for reply in found:
             if (reply.metadata.src_node_id, reply.metadata.message_type) == (self.node, self.kind):
                 self.closed.wait(self.seconds)
