@@ -21,9 +21,9 @@ from flwr.common import bytes_to_ndarray, ndarray_to_bytes
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key
 
 from fedstride.engine import flower
-from fedstride.engine.flower import shares
+from fedstride.engine.flower import secure, shares
 from tests.engine.grid import Grid
-from tests.engine.test_flower import PROJECT, a_grid, folder, settings  # noqa: F401 (a fixture)
+from tests.engine.test_flower import PROJECT, a_grid, folder, load_data, make_model, settings  # noqa: F401 (a fixture)
 from tests.tiers import slow
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -34,9 +34,19 @@ SETUP, SHARE, MASKED, UNMASK = Key.PUBLIC_KEY_1, Key.CIPHERTEXT_LIST, Key.MASKED
 Change = Callable[[ConfigRecord], None]
 
 
-def hostile(stage: str, change: Change | None, whole: Callable[[Message], None] | None = None) -> Grid:
+def seven() -> Grid:
+    """Seven nodes; some have the same data."""
+    return Grid(flower.client_app(MANY), {100 + client: {"client": client} for client in range(7)})
+
+
+MANY = flower.Project(make_model, "cross_entropy", lambda s, node: load_data(s, {"client": node["client"] % 4}))
+
+
+def hostile(
+    stage: str, change: Change | None, grid: Grid | None = None, whole: Callable[[Message], None] | None = None
+) -> Grid:
     """Change the replies of one node in one stage: their record of SecAgg+, or the whole message."""
-    grid = a_grid()
+    grid = grid or a_grid()
 
     def spoil(reply: Message) -> Message:
         record = reply.content.config_records.get(RECORD_KEY_CONFIGS, {}) if reply.has_content() else {}
@@ -98,8 +108,8 @@ ATTACKS: dict[str, tuple[Callable[[], Grid], dict[str, int]]] = {
     "keys of random bytes": (lambda: hostile(SETUP, sets(SETUP, garbage)), {"corrupt": 1}),
     "keys of another curve": (lambda: hostile(SETUP, sets(SETUP, other_curve)), {"corrupt": 1}),
     "one key twice": (lambda: hostile(SETUP, lambda r: sets(SETUP, r[Key.PUBLIC_KEY_2])(r)), {"corrupt": 1}),
-    "no keys": (lambda: hostile(SETUP, None, lambda reply: reply.content.clear()), {"corrupt": 1}),
-    "4 MB beside its keys": (lambda: hostile(SETUP, None, junk), {"corrupt": 1}),
+    "no keys": (lambda: hostile(SETUP, None, whole=lambda reply: reply.content.clear()), {"corrupt": 1}),
+    "4 MB beside its keys": (lambda: hostile(SETUP, None, whole=junk), {"corrupt": 1}),
     "unreadable shares for all": (
         lambda: hostile(SHARE, sets(SHARE, lambda v: list(map(garbage, v)))),
         {"false share": 1},
@@ -114,17 +124,16 @@ ATTACKS: dict[str, tuple[Callable[[], Grid], dict[str, int]]] = {
     "a vector of another length": (lambda: hostile(MASKED, masked(lambda v: v[1:])), {"corrupt": 1}),
     "a vector of floats": (lambda: hostile(MASKED, masked(lambda v: v.astype(float))), {"corrupt": 1}),
     "a vector that is not an array": (lambda: hostile(MASKED, sets(MASKED, [b"x", b"y"])), {"corrupt": 1}),
-    "a random vector": (lambda: hostile(MASKED, masked(random_vector)), {"false vector": 1}),
-    "a false weight": (
-        lambda: hostile(MASKED, sets(MASKED, lambda v: [ndarray_to_bytes(np.array([7])), v[1]])),
-        {"false vector": 1},
-    ),
     "false shares of others' seeds": (lambda: hostile(UNMASK, sets(UNMASK, lambda v: list(map(garbage, v)))), {}),
     "false shares with valid padding": (
         lambda: hostile(UNMASK, sets(UNMASK, lambda v: list(map(keeps_padding, v)))),
         {},
     ),
     "shares of nobody": (lambda: hostile(UNMASK, sets(Key.NODE_ID_LIST, [1, 2, 3, 4])), {}),
+}
+FALSE = {
+    "a random vector": lambda: hostile(MASKED, masked(random_vector), seven()),
+    "a false weight": lambda: hostile(MASKED, sets(MASKED, lambda v: [ndarray_to_bytes(np.array([7])), v[1]]), seven()),
 }
 FAST = ("unreadable shares for all", "false shares of others' seeds")
 
@@ -152,9 +161,24 @@ def test_a_hostile_node_costs_one_node(case):
 def test_the_node_is_named():
     with pytest.warns(fs.FedstrideWarning, match="client 2 sent false shares"):
         trained(ATTACKS["false shares of others' seeds"][0]())
-    with pytest.warns(fs.FedstrideWarning, match="repeated without client 2"):
-        run = trained(ATTACKS["a random vector"][0](), rounds=3)
-    assert [row["lost"] for row in run.history] == [1] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", FALSE)
+def test_a_false_vector_costs_one_group_of_three(case):
+    """Three nodes are left out together, because the difference of two sums reveals what they sent."""
+    given = settings(secure=10, rounds=2, local_steps=2, deadline=30, clients=7, cohort="none")
+    with pytest.warns(fs.FedstrideWarning, match="repeated without client 0, client 1, client 2"):
+        run = flower.train(MANY, FALSE[case](), given)
+    assert [row["refused"] for row in run.history] == [{"false vector": 3}] * 2
+    assert float(run.x.norm()) < 10
+
+
+@pytest.mark.parametrize(("nodes", "sizes"), [(3, [3]), (5, [5]), (6, [3, 3]), (7, [3, 4]), (11, [3, 4, 4])])
+def test_groups_hide_their_members(nodes, sizes):
+    found = secure.groups(range(nodes))
+    assert [len(group) for group in found] == sizes
+    assert [node for group in found for node in group] == list(range(nodes))
 
 
 @pytest.mark.parametrize(

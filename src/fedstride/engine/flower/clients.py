@@ -85,7 +85,7 @@ class FlowerClients:
         self.token, self.incarnation = secrets.token_hex(8), secrets.token_hex(4)
         self.kept: dict[int, str] = {}  # client: name of its memory; no entry: no memory
         self.staged: dict[int, str] = {}
-        self.suspects = Counter[int]()  # client: how often a secure sum was possible only without it, less in vain
+        self.suspects = Counter[int]()  # client: how often a secure sum was possible only without its group
         self.held: list[dict[int, str]] = []  # the value of `kept` at the last checkpoints
 
     def about(self) -> dict[str, Any]:

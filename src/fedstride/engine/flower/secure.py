@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,8 +24,6 @@ from fedstride.engine.flower.secagg import FalseSum, NotSummed, Total, secure_su
 from fedstride.engine.protocol import Order, Reply
 from fedstride.wire.moments import MomentSum, beyond
 from fedstride.wire.secure import COUNTS, LEAST, MEANS, Layout, Secure, Summed
-
-SUSPECTS = 8  # nodes that are left out of an impossible sum, one after the other, in one attempt
 
 if TYPE_CHECKING:
     from fedstride.engine.flower.clients import FlowerClients
@@ -97,7 +96,10 @@ def _summed(
     orders: dict[int, RecordDict],
     at: Mapping[int, int],
 ) -> Total:
-    """Return the sum. If it is impossible, sum again, each time without another node; begin with those that were left out before."""
+    """Return the sum. If it is impossible, sum again, each time without a group of nodes, the most suspicious ones first.
+
+    Never without fewer than LEAST nodes: the difference of two sums would reveal what they sent.
+    """
 
     def possible(vector: Tensor, nodes: list[int]) -> bool:
         if isinstance(layout, Layout):
@@ -117,20 +119,26 @@ def _summed(
         return attempt(orders)
     except FalseSum as error:
         failed = error
-    suspects = clients.suspects
-    for node in sorted(orders, key=lambda node: -suspects[at[node]])[:SUSPECTS]:
-        if len(orders) - 1 < LEAST:
+    for group in groups(sorted(orders, key=lambda node: (-clients.suspects[at[node]], node))):
+        if len(orders) - len(group) < LEAST:
             break
-        tell(f"round {order.round + 1}: {failed} The sum is repeated without {who(at[node])}.")
+        without = ", ".join(who(at[node]) for node in group)
+        tell(f"round {order.round + 1}: {failed} The sum is repeated without {without}.")
         try:
-            total = attempt({other: one for other, one in orders.items() if other != node})
+            total = attempt({node: one for node, one in orders.items() if node not in group})
         except FalseSum as error:
             failed = error
-            suspects[at[node]] -= 1
         else:
-            suspects[at[node]] += 1
-            return replace(total, lost={**total.lost, node: "false vector"})
+            clients.suspects.update(at[node] for node in group)
+            return replace(total, lost={**total.lost, **dict.fromkeys(group, "false vector")})
     raise failed
+
+
+def groups(nodes: Sequence[int]) -> list[Sequence[int]]:
+    """Split nodes into groups of at least LEAST."""
+    many = max(1, len(nodes) // LEAST)
+    edges = [len(nodes) * i // many for i in range(many + 1)]
+    return [nodes[a:b] for a, b in pairwise(edges)]
 
 
 def _orders(
