@@ -47,7 +47,12 @@ class Deployment:
         (folder / "site" / "sitecustomize.py").write_text(HEARTBEAT.format(seconds=heartbeat))
         self.environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith("FLWR_")},
-            **{"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(folder / "site")},
+            **{"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"},
+            **{
+                "PYTHONPATH": os.pathsep.join([str(folder / "site"), os.environ.get("PYTHONPATH", "")]).rstrip(
+                    os.pathsep
+                )
+            },
             **{"OMP_NUM_THREADS": "1", "COLUMNS": "200", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"},
             **{
                 "FLWR_HOME": str(self.server / "flower"),

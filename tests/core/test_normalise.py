@@ -640,7 +640,8 @@ def test_a_flower_server_is_told_of_scales_and_of_no_value(tmp_path, monkeypatch
     abouts = [r.content.config_records["about"] for r in seen if r.metadata.message_type == "query.about"]
     told = {about["client"]: about.pop("scales far apart") for about in abouts}
     assert told == {0: True, 1: True, 2: True, 3: False, 4: False}
-    assert {name for about in abouts for name in about} == {"client", "samples", "found", "kind of samples"}
+    known = {"client", "samples", "found", "kind of samples", "name", "time"}
+    assert {name for about in abouts for name in about} == known
     logged = [r.getMessage() for r in caplog.records if r.name == "flwr.fedstride" and r.levelname == "WARNING"]
     assert len(logged) == 3  # at each of the three nodes
     assert all("feature 1 is " in text and "normalise=True" in text for text in logged)

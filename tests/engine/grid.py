@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,7 @@ class Grid:
         self.waiting: dict[str, bytes] = {}
         self.spoil: Callable[[Message], Message | None] = lambda reply: reply  # None: no reply, ever
         self.count, self.bytes = 0, 0
+        self.lock = threading.Lock()  # nodes share a process here
         self.states: dict[int, RecordDict] = {}
 
     def get_node_ids(self) -> list[int]:
@@ -35,6 +37,10 @@ class Grid:
         return [self._push(message) for message in messages]
 
     def pull_messages(self, keys: list[str]) -> list[Message]:
+        with self.lock:
+            return self._pull(keys)
+
+    def _pull(self, keys: list[str]) -> list[Message]:
         replies = []
         for key in reversed(keys):  # the order of arrival is not the order of sending
             data = self.waiting.get(key)

@@ -18,7 +18,17 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from fedstride.engine import flower
 from fedstride.engine.flower import node, records
 from fedstride.engine.flower.project import arguments
-from tests.engine.test_flower import PROJECT, a_grid, load_data, make_model, rewrite, settings, spoil_data, spoiled
+from tests.engine.test_flower import (
+    PROJECT,
+    a_grid,
+    load_data,
+    make_model,
+    more,
+    rewrite,
+    settings,
+    spoil_data,
+    spoiled,
+)
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -36,15 +46,12 @@ def junk(record, made):
     return change
 
 
-def more_facts(reply):
-    reply.content["facts"]["more"] = "x" * 10**6
-    return reply
-
-
 EXTRA = {
     "a record that was not asked for": junk("more", ArrayRecord({"junk": Array(torch.zeros(10**6).numpy())})),
-    "a fact that was not asked for": more_facts,
-    "more bytes than the answer has": rewrite("facts", "bytes", 2**40),
+    "a fact that was not asked for": more("facts", "more", "x" * 10**6),
+    "10,000 records": lambda reply: [junk(str(i), ConfigRecord({}))(reply) for i in range(10_000)][-1],
+    "a number of 10^6 parts": more("numbers", "metrics.gradients", [1] * 10**6),
+    "junk beside a problem": lambda reply: junk("problem", ConfigRecord({"text": "x" * 10**6}))(reply),
     "effective steps below zero": rewrite("numbers", "fields.effective_steps", -1.0),
     "a negative count": rewrite("numbers", "metrics.gradients", -1),
 }
@@ -54,6 +61,32 @@ EXTRA = {
 def test_junk_costs_one_answer(case):
     run = flower.train(PROJECT, spoiled(a_grid(), 2, EXTRA[case]), settings(algorithm="fednova"))
     assert run.history["lost"] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("case", ["a record that was not asked for", "a fact that was not asked for"])
+def test_junk_is_counted(case):
+    run = flower.train(PROJECT, spoiled(a_grid(), 2, EXTRA[case]), settings())
+    assert run.history["bytes_up"][1] > 10**6 > run.history["bytes_up"][0] > 0
+
+
+def test_nodes_do_not_declare_the_size_of_their_answers():
+    """What arrived is measured: here, an update that should be sparse is dense."""
+    given = settings(algorithm='custom(up={part="TopK", k=0.1})', kind="wide", local_steps=2)
+    honest = flower.train(PROJECT, a_grid(), given).history["bytes_up"]
+    padded = rewrite_sparse(lambda v: v + 1e-9)
+    lying = flower.train(PROJECT, spoiled(a_grid(), 2, padded), given).history["bytes_up"]
+    assert (lying[0], lying[2]) == (honest[0], honest[2])
+    assert lying[1] > honest[1] + 8 * 10_000 * 0.8
+
+
+def rewrite_sparse(change):
+    def spoil(reply):
+        fields = reply.content.array_records["fields"]
+        vector = records.tensors(fields)["update"]
+        reply.content["fields"] = ArrayRecord({"update": Array(change(vector).numpy())})
+        return reply
+
+    return spoil
 
 
 DEEP = "[" * 100_000
@@ -66,6 +99,7 @@ CALL = {
     "no identity": junk("identity", ConfigRecord({})),
     "another client's number": rewrite("about", "client", 0),
     "no number": rewrite("about", "client", "none"),
+    "20 MB about itself": more("identity", "more", "x" * 20_000_000),
 }
 
 

@@ -1,9 +1,11 @@
-"""Attacks by a node of a Flower federation: rubbish at the roll call, and instead of an upload."""
+"""Attacks by a node of a Flower federation: rubbish at the roll call, instead of an upload, and in secure sums."""
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,9 +15,13 @@ from fedstride.engine import flower
 from tests.engine.grid import Grid
 from tests.engine.test_flower import BAD, PROJECT, a_grid, settings, spoiled
 from tests.engine.test_flower_hostile import CALL, EXTRA
+from tests.engine.test_flower_replies import Stuck
+from tests.engine.test_flower_secure_hostile import ATTACKS as SHARES
+from tests.engine.test_flower_secure_hostile import FALSE, MANY
 from tests.hostile.row import Seen
 
 Change = Callable[[Message], Message]
+TAKEN = "another client's number"  # costs that client, because the node comes first and keys are not used here
 
 
 @dataclass(frozen=True)
@@ -25,22 +31,30 @@ class Node:
     what: str
     grid: Callable[[], Grid]
     lost: list[int]
-    expected = "the run ends; at most this node is lost"
+    secure: bool = False
+    seconds: float = math.inf  # in which the run must end
+    clients: int = 4
+    expected = "the run ends; at most one client is lost, or as many as the row says"
 
     @property
     def name(self) -> str:
         return self.what
 
     def run(self) -> Seen:
-        here = os.getcwd()
+        here, given = os.getcwd(), {"secure": "10, effective_steps=100"} if self.secure else {}
+        deadline, start = 2 if self.seconds < math.inf else 20, time.monotonic()
         with tempfile.TemporaryDirectory() as place:
             os.chdir(place)
             try:
-                run = flower.train(PROJECT, self.grid(), settings(algorithm="fednova", deadline=20))
+                project = PROJECT if self.clients == 4 else MANY
+                options = settings(algorithm="fednova", deadline=deadline, clients=self.clients, **given)
+                run = flower.train(project, self.grid(), options)
             finally:
                 os.chdir(here)
-        lost = run.history["lost"]
-        return Seen(lost == self.lost, f"clients lost per round: {lost}, {run.history[1]['refused'] or 'none refused'}")
+        lost, took = run.history["lost"], time.monotonic() - start
+        refused = f"{run.history[1]['refused'] or 'none refused'}"
+        late = "" if self.seconds == math.inf else f", within {self.seconds:.0f} s: {took < self.seconds}"
+        return Seen(lost == self.lost and took < self.seconds, f"clients lost per round: {lost}, {refused}{late}")
 
 
 def calling(change: Change) -> Grid:
@@ -54,8 +68,30 @@ def calling(change: Change) -> Grid:
     return grid
 
 
+def stuck_at_the_roll_call() -> Grid:
+    grid = a_grid()
+    grid.nodes[99] = {"partition-id": 2}
+    return Stuck(grid, "query.about", 99, 60)
+
+
+def claiming(samples: int) -> Grid:
+    """A node that is needed, and changes its number of samples after it was replaced."""
+    grid = a_grid()
+
+    def change(reply: Message) -> Message:
+        if (reply.metadata.group_id, reply.metadata.src_node_id) == ("0", 102):
+            grid.nodes[200] = grid.nodes[102]
+            grid.online = (grid.online | {200}) - {102}
+        if reply.metadata.src_node_id == 200:
+            reply.content["about"]["samples"] = samples
+        return reply
+
+    grid.spoil = change
+    return grid
+
+
 ATTACKS = [
-    *(Node(f"roll call: {k}", lambda v=v: calling(v), [0, 0, 0]) for k, v in CALL.items()),
+    *(Node(f"roll call: {k}", lambda v=v: calling(v), [int(k == TAKEN)] * 3) for k, v in CALL.items()),
     *(Node(f"upload: {k}", lambda v=v: spoiled(a_grid(), 2, v), [0, 1, 0]) for k, v in EXTRA.items()),
     *(
         Node(f"upload: {k}", lambda v=v: spoiled(a_grid(), 2, v), [0, 1, 0])
@@ -64,5 +100,13 @@ ATTACKS = [
         and not k.startswith(
             ("wrong shape: t", "wrong shape: f", "wrong shape: a m", "too", "not finite", "corrupt: r")
         )
+    ),
+    Node("upload that never ends", lambda: Stuck(a_grid(), "train.updates", 102, 60), [1, 1, 1], seconds=50),
+    Node("roll call: an upload that never ends", stuck_at_the_roll_call, [0, 0, 0], seconds=50),
+    Node("a node that returns with more samples", lambda: claiming(10**6), [0, 1, 1]),
+    *(Node(f"secure sum: {k}", grid, [len(refused)] * 3, secure=True) for k, (grid, refused) in SHARES.items()),
+    *(
+        Node(f"secure sum of seven: {k} (no protocol names it, so three are left out)", grid, [3] * 3, True, clients=7)
+        for k, grid in FALSE.items()
     ),
 ]

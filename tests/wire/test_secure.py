@@ -252,3 +252,38 @@ def test_fields_of_another_layout_are_refused():
     layout = Secure(1.0).layout({"update": 3, "square": 1}, 3)
     with pytest.raises(fs.InvalidInput, match="expected"):
         layout.encode({"update": torch.zeros(4), "square": torch.zeros(1)}, {}, 1.0)
+
+
+def a_sum(layout: Layout, square: float = 1.5) -> torch.Tensor:
+    """The sum of the vectors of four clients with this squared norm."""
+    update, squared = torch.full((6,), 0.5, dtype=torch.float64), torch.tensor([square], dtype=torch.float64)
+    return 4 * layout.encode({"update": update, "square": squared}, {"gradients": 3.0}, 0.5)
+
+
+@pytest.mark.parametrize(("square", "possible"), [(1.5, True), (4.0, True), (1.4, False), (0.0, False)])
+def test_squares_are_between_that_of_the_mean_and_the_clip(square, possible):
+    """The update has the squared norm 1.5, and its bound is 2."""
+    layout = Secure(2.0).layout({"update": 6, "square": 1}, 4)
+    assert layout.possible(a_sum(layout, square=square), 4) == possible
+
+
+@pytest.mark.parametrize("change", [("square", 1.01), ("square", -0.1), ("update", 1.1), ("train_loss", 1.1)])
+def test_means_beyond_their_bounds_are_impossible(change):
+    name, factor = change
+    layout = Secure(2.0).layout({"update": 6, "square": 1}, 4)
+    total, half = a_sum(layout), layout.levels // 2
+    assert layout.possible(total, 4)
+    start = 0
+    for field, numbers in layout.numbers.items():
+        if field == name:
+            total[start : start + numbers] = 2 * half * factor / numbers**0.5
+        start += numbers
+    assert not layout.possible(total, 4)
+
+
+@pytest.mark.parametrize("entry", [-1, -4, -8])
+def test_negative_counts_are_impossible(entry):
+    layout = Secure(2.0).layout({"update": 6, "square": 1}, 4)
+    total = a_sum(layout)
+    total[entry] = -1
+    assert not layout.possible(total, 4)

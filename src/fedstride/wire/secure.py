@@ -154,6 +154,30 @@ class Layout:
         shortened = {name: int(n) for name, n in zip(self._flags, cut.tolist(), strict=True) if n}
         return Summed(fields, metrics, float(weight) / (self.levels // 2), int(clients), shortened)
 
+    def possible(self, total: Tensor, clients: int) -> bool:
+        """Whether this can be the sum of the vectors of this many clients; with a false vector or mask, it hardly ever is.
+
+        No mean is longer than its bound, the mean of the squared norms is between the squared norm of the mean and the squared
+        bound, and no count is negative.
+        """
+        half = self.levels // 2
+        if total.shape != (self.size,) or not bool((total.abs() <= clients * half).all()):  # also refuses NaN
+            return False
+        *parts, weight, cut, finite, counts = torch.split(total, self._sizes)
+        numbers = torch.cat([weight, cut, finite, counts])
+        if bool((numbers < 0).any()) or bool((torch.cat([cut, finite]) > clients).any()):
+            return False
+        found = dict(zip(self.numbers, parts, strict=True))
+        most = float(weight) * (1 + 1e-6) + clients / 2  # each client rounds by at most 1/2, and so does its weight
+        for v in found.values():
+            if float(norm(v)) > most + clients * v.numel() ** 0.5 / 2:
+                return False
+        if "square" not in found:
+            return True
+        v, square = found.get("raw", found.get("update", weight[:0])), float(found["square"])
+        least = max(0.0, float(norm(v)) - clients * v.numel() ** 0.5 / 2)
+        return square >= -clients / 2 and least**2 <= most * (square + clients)  # Jensen's inequality
+
     def error(self, weight: float) -> dict[str, float]:
         """Return the error bound of each number of a mean, for clients with this total weight.
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Starts node @NUMBER@ of the federation at @ADDRESS@. Needs: pip install 'fedstride[flower]'
-#     ./start.sh 'data="/srv/patients.csv"'
+#     ./start.sh 'data="/srv/patients.csv" name="Ward 3"'
 # The app's load_data receives the settings as its argument `node`. The node connects only to @ADDRESS@.
 # Keep the file `key` secret. To start a second node on the same machine: PORT=9095 ./start.sh ...
 set -eu

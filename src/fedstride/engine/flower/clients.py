@@ -85,12 +85,18 @@ class FlowerClients:
         self.token, self.incarnation = secrets.token_hex(8), secrets.token_hex(4)
         self.kept: dict[int, str] = {}  # client: name of its memory; no entry: no memory
         self.staged: dict[int, str] = {}
+        self.suspects = Counter[int]()  # client: how often a secure sum was possible only without its group
         self.held: list[dict[int, str]] = []  # the value of `kept` at the last checkpoints
 
     def about(self) -> dict[str, Any]:
         return {"engine": "flower", "oracle": "by each node", "chunk": 1, "nodes": len(self.nodes.at)}
 
     def exchange(self, order: Order) -> Reply:
+        reply = self._exchange(order)
+        self.nodes.log_lost(order.round, reply.lost)
+        return reply
+
+    def _exchange(self, order: Order) -> Reply:
         total, answers = self.exchanges[order.kind].total(), dict[int, Answer]()
         fields, metrics = self.layout(order)
         online = self.nodes.online([client for client, _ in order.cohort], self.engine.deadline)
@@ -107,7 +113,8 @@ class FlowerClients:
                 upload = records.admitted(self.usable(reply, order, client), order, client, fields, metrics)
                 answers[position] = self._answer(upload, order, position, total)
             except records.Unusable as error:
-                answers[position] = self._absent(client, str(error), metrics)
+                junk = 0 if isinstance(reply, str) else records.size(reply)
+                answers[position] = self._absent(client, str(error), metrics, junk)
         return replied([answers[position] for position in sorted(answers)], *total.finish())
 
     def layout(self, order: Order) -> tuple[dict[str, int], tuple[str, ...]]:
@@ -141,7 +148,7 @@ class FlowerClients:
         problem = records.problem(reply)
         if problem is None:
             return reply
-        text = f"client {client}, round {order.round + 1}: {problem['text']}"
+        text = f"{self.nodes.label(client)}, round {order.round + 1}: {problem['text']}"
         if problem["kind"] != memory.MemoryLost.__name__:
             log.warning("%s", text)
             raise records.Unusable("crashed")
@@ -163,7 +170,8 @@ class FlowerClients:
         if found.rows:
             self.remembered(order, [client])
             total.add_rows(position, [self.task.weights[client]], found.fields)
-        return answer(found, [position], upload.bytes[0])
+        square = "square" in self.engine.algorithm.needs and order.kind == "updates"
+        return answer(found, [position], upload.bytes[0] + square * order.x.element_size())  # as other engines count
 
     def rules(self, order: Order, position: int) -> Rules:
         """Return what the upload of the client at a position of the cohort must satisfy."""
@@ -171,8 +179,8 @@ class FlowerClients:
         context = context_of(self.task, order, [member], [self.task.clients.sizes[member[0]]])
         return Rules(order.limits, {"stats": self.replica.stats_floor()}, {} if known is None else known(context))
 
-    def _absent(self, client: int, why: str, metrics: tuple[str, ...]) -> Answer:
-        return Answer([], {name: [] for name in (*metrics, "square")}, {client: why}, Counter([why]), 0)
+    def _absent(self, client: int, why: str, metrics: tuple[str, ...], bytes: int = 0) -> Answer:
+        return Answer([], {name: [] for name in (*metrics, "square")}, {client: why}, Counter([why]), bytes)
 
     def _name(self, order: Order) -> str:
         return memory.name(order.round, order.call, self.incarnation)

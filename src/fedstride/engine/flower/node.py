@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -21,7 +22,7 @@ from fedstride.algorithm.sampling import sampler
 from fedstride.client.exchange import MOMENTS, Upload, exchanges
 from fedstride.client.local import LocalOptions
 from fedstride.client.personal import Personal
-from fedstride.core.errors import InvalidInput, Refused
+from fedstride.core.errors import FedstrideError, InvalidInput, Refused
 from fedstride.core.model import Replica
 from fedstride.core.rows import Vec
 from fedstride.data.federation import Federation, Found
@@ -224,11 +225,13 @@ def _about(project: Project, message: Message, context: Context) -> RecordDict:
         found, warning = here.tried_out()
     if warning:
         log.warning("%s", warning)  # it quotes data, which must not leave the node
-    facts: dict[str, int | str | bool] = {
+    facts: dict[str, int | str | bool | float] = {
         "client": number,
         "samples": here.clients.sizes[0],
         "found": records.found_text(found),
         "kind of samples": described_sample(here.probed.clients[0].take(torch.arange(1, device="cpu"))),
+        "name": str(context.node_config.get("name", "")),
+        "time": time.time(),
         "scales far apart": bool(warning) and here.algorithm.privacy is None,
     }
     return RecordDict(
@@ -241,7 +244,10 @@ def _answered(work: Callable[[], RecordDict], message: Message, context: Context
     try:
         content = work()
     except Exception as error:
-        log.exception("the order failed")
+        if isinstance(error, FedstrideError):  # its text says what to do
+            log.error("the order was refused: %s: %s", type(error).__name__, error)
+        else:
+            log.exception("the order failed")
         number = str(context.node_config.get("client", context.node_config.get("partition-id")))
         text = re.sub(r"clients\[0\]|client 0\b", f"client {number}", records.told(error))
         content = RecordDict({"problem": ConfigRecord({"kind": type(error).__name__, "text": text, "client": number})})

@@ -14,13 +14,19 @@ from flwr.serverapp import Grid
 from fedstride.core.errors import InvalidInput, tell
 from fedstride.data.federation import Found
 from fedstride.engine.flower import records
+from fedstride.engine.flower.replies import Replies
 
 log = logging.getLogger("flwr.fedstride")  # a child of Flower's logger, which shows it
-TOGETHER = 64  # replies that are fetched in one call and held in memory
-SHORT, LONG = 0.02, 0.3  # seconds between polls for replies
+TOGETHER = 64  # replies that are held in memory
+SHORT, LONG, LONGEST = 0.02, 0.3, 2.0  # seconds between polls for replies
+IDLE = 4  # pauses are this many times as long as a poll that found nothing
 LOOK = 2.0  # seconds between checks of which nodes are online
 SAY = 10.0  # seconds between log lines
 ASK = 600.0  # seconds until a new node is asked again to identify itself
+MOST_ABOUT = 2**24  # bytes of a node's description of itself, which contains the names and shapes of all parameters
+LONGEST_NAME = 60  # characters of a node's name
+NAMED = 20  # clients that a log line lists
+CLOCK = 5.0  # seconds by which clocks may differ
 MOST_SAMPLES = 10**9  # of a node: with weights="samples", one that claims more would be the mean
 REASONS = {1: "crashed", 2: "crashed", 5: "offline", 6: "crashed", 7: "crashed", 8: "crashed"}  # Flower's codes
 
@@ -35,6 +41,8 @@ class About:
     kind: str  # shapes and types of an input and a target
     apart: bool  # whether the scales of its input features are far apart
     identity: dict[str, str]
+    name: str  # the name that the node gave itself, "" for none
+    time: float  # its clock, in seconds since 1970
 
 
 @dataclass
@@ -48,10 +56,16 @@ class Nodes:
     bound: bool = False  # whether a client stays with its first node: with keys, a restarted node keeps its id
     at: dict[int, int] = field(default_factory=dict)  # client: node
     abouts: dict[int, About] = field(default_factory=dict)  # by client
-    asked: dict[str, int] = field(default_factory=dict)  # message: node that was asked to identify itself
+    asked: dict[str, tuple[int, float]] = field(
+        default_factory=dict
+    )  # message: node that was asked who it is, and when
     rivals: dict[int, About] = field(default_factory=dict)  # additional nodes of clients whose node is still online
     useless: set[int] = field(default_factory=set)  # nodes that cannot be used
     unfit: dict[int | None, str] = field(default_factory=dict)  # why, by client; None: of nodes without a valid number
+    replies: Replies = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.replies = Replies(self.grid)
 
     @property
     def sizes(self) -> list[int]:
@@ -62,6 +76,17 @@ class Nodes:
     def found(self) -> Found:
         """Result of the trial run of the model at the largest client, as in the local engine."""
         return self.abouts[max(range(self.clients), key=self.sizes.__getitem__)].found
+
+    def label(self, client: int) -> str:
+        """Return a client's number, with the name that its node gave itself, for messages."""
+        about = self.abouts.get(client)
+        return f"client {client}" + (f" ({about.name})" if about is not None and about.name else "")
+
+    def log_lost(self, round: int, lost: Mapping[int, str]) -> None:
+        """Log the clients that were lost in an exchange, and why."""
+        if lost:
+            names = [f"{self.label(client)}: {why}" for client, why in sorted(lost.items())[:NAMED]]
+            log.warning("round %d: lost %d: %s", round + 1, len(lost), "; ".join([*names, "..."][: len(lost)]))
 
     def gather(self, seconds: float) -> None:
         """Wait until every client has a node.
@@ -74,16 +99,16 @@ class Nodes:
         while len(self.at) < self.clients:
             now, missing = time.monotonic(), [client for client in range(self.clients) if client not in self.at]
             if all(client in self.unfit for client in missing):  # there is nobody to wait for
-                raise InvalidInput(" ".join(self.unfit[client] for client in missing[:20]))
+                raise InvalidInput(" ".join(self.unfit[client] for client in missing[:NAMED]))
             if now > end:
                 raise InvalidInput(
                     f"clients={self.clients}, but after {seconds:g} s there is no node for client(s) "
-                    f"{', '.join(map(str, missing[:20]))}. Start their nodes, with --node-config 'client=NUMBER' from 0, "
+                    f"{', '.join(map(str, missing[:NAMED]))}. Start their nodes, with --node-config 'client=NUMBER' from 0, "
                     f"or ask for fewer clients. {' '.join(self.unfit.values())}".rstrip()
                 )
             if now > said + SAY:
                 said = now
-                log.info("%d of %d clients are connected; waiting for %s", len(self.at), self.clients, missing[:20])
+                log.info("%d of %d clients are connected; waiting for %s", len(self.at), self.clients, missing[:NAMED])
             time.sleep(LONG)
             self._update(log.warning)
 
@@ -114,14 +139,17 @@ class Nodes:
         start, pause = time.monotonic(), SHORT
         looked = said = start
         while pending:
-            over = time.monotonic() > start + seconds
-            keys = list(pending) if over else list(pending)[:TOGETHER]
-            for first in range(0, len(keys), TOGETHER):
-                for reply in self.grid.pull_messages(keys[first : first + TOGETHER]):
+            began, before = time.monotonic(), len(pending)
+            over = began > start + seconds
+            keys = [key for key in pending if key not in self.replies.held]
+            keys = keys if over else keys[:TOGETHER]
+            for first in range(0, max(1, len(keys)), TOGETHER):
+                for reply in self.replies.poll(keys[first : first + TOGETHER]):
                     number = pending.pop(reply.metadata.reply_to_message_id, None)
                     if number is not None:
                         yield number, _content(reply, messages[number].metadata.dst_node_id)
             now = time.monotonic()
+            idle = IDLE * (now - began) if len(pending) == before else 0.0
             if pending and over:
                 yield from ((i, "late") for i in pending.values())
                 return
@@ -135,29 +163,31 @@ class Nodes:
                 said = now
                 log.info("%d of %d replies have arrived", len(messages) - len(pending), len(messages))
             if pending:
-                time.sleep(pause)
+                time.sleep(min(max(pause, idle), LONGEST))
                 pause = min(LONG, 1.2 * pause)
 
     def _update(self, complain: Callable[[str], None]) -> set[int]:
         """Return the nodes that are online. Ask unknown nodes to identify themselves, without waiting for them."""
         there = set(self.grid.get_node_ids())
-        self.asked = {key: node for key, node in self.asked.items() if node in there}
+        self.asked = {key: asked for key, asked in self.asked.items() if asked[0] in there}
         self.rivals = {node: about for node, about in self.rivals.items() if node in there}
         for node, about in list(self.rivals.items()):
             if self.at[about.client] not in there and not self.bound:
                 self._take(node, self.rivals.pop(node))
-        new = sorted(there - {*self.at.values(), *self.asked.values(), *self.rivals, *self.useless})
+        asked = {node for node, _ in self.asked.values()}
+        new = sorted(there - {*self.at.values(), *asked, *self.rivals, *self.useless})
         if new:
             content = RecordDict({"run": ConfigRecord({"settings": self.settings})})
             keys = self.grid.push_messages([Message(content, node, "query.about", ttl=ASK) for node in new])
-            self.asked |= {key: node for key, node in zip(keys, new, strict=True) if key}
-        for reply in self.grid.pull_messages(list(self.asked)) if self.asked else ():
-            who = self.asked.pop(reply.metadata.reply_to_message_id, None)
-            if who is not None:
-                self._identify(who, _content(reply, who), there, complain)
+            self.asked |= {key: (node, time.time()) for key, node in zip(keys, new, strict=True) if key}
+        for reply in self.replies.poll(list(self.asked)):
+            if (known := self.asked.pop(reply.metadata.reply_to_message_id, None)) is not None:
+                self._identify(*known, _content(reply, known[0]), there, complain)
         return there
 
-    def _identify(self, node: int, reply: RecordDict | str, there: set[int], complain: Callable[[str], None]) -> None:
+    def _identify(
+        self, node: int, sent: float, reply: RecordDict | str, there: set[int], complain: Callable[[str], None]
+    ) -> None:
         if isinstance(reply, str):
             if reply == "crashed":
                 self._leave_out(
@@ -169,6 +199,8 @@ class Nodes:
         except InvalidInput as error:
             return self._leave_out(node, _number_of(reply), f"node {node}: {error}", complain)
         self.useless.add(node)
+        if (skew := _skew(about.time, sent, time.time())) is not None:
+            complain(f"{_who(about, node)}: {skew}")
         wrong, other = self._unfit(about, node), self.at.get(about.client)
         if wrong is not None:
             self._leave_out(node, about.client, wrong, complain)
@@ -178,7 +210,7 @@ class Nodes:
             self.useless.remove(node)
             self.rivals[node] = about
             self.unfit[None] = (
-                f"client {about.client} is node {other} and node {node}; expected one node per client. Give one of them "
+                f"{self.label(about.client)} is node {other} and node {node}; expected one node per client. Give one of them "
                 "another number, or wait: a node that was killed counts as online for a minute."
             )
             complain(self.unfit[None])
@@ -197,7 +229,7 @@ class Nodes:
 
     def _unfit(self, about: About, node: int) -> str | None:
         """Return why a node cannot be used, None if it can."""
-        who, before = f"client {about.client} (node {node})", self.abouts.get(about.client)
+        who, before = _who(about, node), self.abouts.get(about.client)
         for name, value in self.expected(about.found.moving).items():
             if about.identity.get(name) != value:
                 return (
@@ -214,6 +246,21 @@ class Nodes:
         return None
 
 
+def _who(about: About, node: int) -> str:
+    return f"client {about.client} ({f'{about.name}, ' if about.name else ''}node {node})"
+
+
+def _skew(theirs: float, sent: float, now: float) -> str | None:
+    """Return how a node's clock differs from the server's, which asked for it at `sent` and has the answer at `now`."""
+    difference = theirs - (sent if theirs < sent else now if theirs > now else theirs)
+    if abs(difference) <= CLOCK:
+        return None
+    return (
+        f"its clock is {abs(difference):.0f} s {'ahead of' if difference > 0 else 'behind'} the server's. Messages and "
+        "certificates expire by the clocks of both; synchronise them, for example with NTP."
+    )
+
+
 def _content(reply: Message, node: int) -> RecordDict | str:
     """Return the content of a reply, or the reason why there is none."""
     if not reply.has_error():
@@ -227,6 +274,8 @@ def _about(content: RecordDict) -> About:
     problem = records.problem(content)
     if problem is not None:
         raise InvalidInput(f"client {problem['client']}: {problem['text']}")
+    if (size := records.size(content)) > MOST_ABOUT:
+        raise InvalidInput(f"it describes itself in {size} bytes; expected at most {MOST_ABOUT}.")
     try:
         facts = cast(dict[str, Any], content.config_records["about"])
         identity = {key: str(value) for key, value in content.config_records["identity"].items()}
@@ -235,7 +284,8 @@ def _about(content: RecordDict) -> About:
         if isinstance(samples, bool) or not isinstance(samples, int) or not 1 <= samples <= MOST_SAMPLES:
             raise InvalidInput(f"it has {records.shown(samples)} samples; expected 1 to {MOST_SAMPLES:g}.")
         apart = facts["scales far apart"] is True
-        return About(client, samples, found, records.shown(facts["kind of samples"]), apart, identity)
+        kind, name = records.shown(facts["kind of samples"]), records.shown(facts["name"])[:LONGEST_NAME]
+        return About(client, samples, found, kind, apart, identity, name, float(facts["time"]))
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise InvalidInput(f"it does not identify itself ({type(error).__name__}).") from error
 

@@ -26,6 +26,7 @@ from fedstride.wire.sparse import decode, encode
 T = TypeVar("T")
 COUNTS = ("finite", "gradients", "forwards")  # metrics that are integers
 MOST = 2**53  # larger counts are refused
+NUMBER = 8  # bytes of a single number
 SPARE = 4096  # bytes of headers and rounding in a vector
 PARTS = 8  # arrays of a compressed vector, at most
 MOST_TEXT = 2**20  # characters of a node's description of its model
@@ -104,13 +105,13 @@ def order_of(content: RecordDict, kind: str, device: torch.device) -> Order:
 
 def uploaded(upload: Upload, order: Order) -> RecordDict:
     """Return the records of a single client's upload; scalar fields are sent with the metrics."""
-    (client, _), (size,) = order.cohort[0], upload.bytes
+    client, _ = order.cohort[0]
     fields = {name: v[0] for name, v in _needed(upload.fields).items()}
     vectors = {name: v for name, v in fields.items() if len(v) > 1}
     numbers = {f"fields.{name}": float(v) for name, v in fields.items() if len(v) == 1}
     for name, v in upload.metrics.items():
         numbers[f"metrics.{name}"] = int(v) if name in COUNTS else float(v)
-    facts = {"client": client, "round": order.round, "call": order.call, "bytes": size}
+    facts = {"client": client, "round": order.round, "call": order.call}
     return RecordDict(
         {"fields": arrays(vectors), "numbers": MetricRecord(cast(Any, numbers)), "facts": ConfigRecord({**facts})}
     )
@@ -119,7 +120,7 @@ def uploaded(upload: Upload, order: Order) -> RecordDict:
 def admitted(
     content: RecordDict, order: Order, client: int, fields: Mapping[str, int], metrics: tuple[str, ...]
 ) -> Upload:
-    """Parse an upload of the expected layout.
+    """Parse an upload of the expected layout. Its size is that of the numbers that arrived, without the squared norm.
 
     Raises:
         Unusable: if the content is anything else.
@@ -128,10 +129,10 @@ def admitted(
         raise Unusable("corrupt")
     try:
         facts = content.config_records["facts"]
-        if set(facts) != {"client", "round", "call", "bytes"}:
+        if set(facts) != {"client", "round", "call"}:
             raise Unusable("corrupt")
         vectors, numbers = _named(content.array_records["fields"]), content.metric_records["numbers"]
-        came, when, size = facts["client"], (facts["round"], facts["call"]), facts["bytes"]
+        came, when = facts["client"], (facts["round"], facts["call"])
     except (KeyError, TypeError) as error:
         raise Unusable("corrupt") from error
     if came != client:
@@ -145,7 +146,9 @@ def admitted(
     if numbers.keys() != single | {f"metrics.{name}" for name in metrics}:
         raise Unusable("wrong shape")
     x = order.x
-    found = {name: _vector(vectors[name], n, x)[None] for name, n in needed.items() if n > 1}
+    received = {name: _vector(vectors[name], n, x) for name, n in needed.items() if n > 1}
+    found, size = {name: v[None] for name, (v, _) in received.items()}, sum(n for _, n in received.values())
+    size += x.element_size() * len(single - {"fields.square"})
     most = torch.finfo(x.dtype).max / MANY
     found |= {name: x.new_tensor([[_number(numbers[f"fields.{name}"], most)]]) for name, n in needed.items() if n == 1}
     if "raw" in found:
@@ -153,13 +156,12 @@ def admitted(
     if "square" in found:  # a client that sends a false update may send a false norm
         found["square"] = torch.maximum(sq(found["update"]), sq(found.get("raw", found["update"])))
     values = {name: _number(numbers[f"metrics.{name}"], most) for name in metrics}
-    dense = sum(needed.values()) * x.element_size() + SPARE
-    if not _whole(size) or cast(int, size) > dense or not all(_whole(values[name]) for name in COUNTS):
+    if not all(_whole(values[name]) for name in COUNTS):
         raise Unusable("corrupt")
     counts = {name: torch.tensor([[int(values[name])]], device="cpu") for name in COUNTS}
     others = {name: x.new_tensor([[v]]) for name, v in values.items() if name not in COUNTS}
     rows = {name: {**counts, **others}[name] for name in metrics}
-    return Upload({name: found[name] for name in fields}, rows, {}, [int(cast(int, size))])
+    return Upload({name: found[name] for name in fields}, rows, {}, [size])
 
 
 def _needed(fields: Mapping[str, T]) -> dict[str, T]:
@@ -176,7 +178,8 @@ def _named(record: ArrayRecord) -> dict[str, dict[str, Array]]:
     return found
 
 
-def _vector(parts: Mapping[str, Array], numbers: int, like: Tensor) -> Tensor:
+def _vector(parts: Mapping[str, Array], numbers: int, like: Tensor) -> tuple[Tensor, int]:
+    """Return a vector and the bytes of the numbers that were sent for it."""
     sizes = [len(array.data) for array in parts.values()]
     if len(sizes) > PARTS or sum(sizes) > numbers * like.element_size() + SPARE:
         raise Unusable("wrong shape")
@@ -190,7 +193,20 @@ def _vector(parts: Mapping[str, Array], numbers: int, like: Tensor) -> Tensor:
         raise Unusable("wrong shape") from error
     if whole.dtype != like.dtype:
         raise Unusable("wrong shape")
-    return whole.to(like.device)
+    return whole.to(like.device), sum(v.nbytes for v in found.values())
+
+
+def size(content: RecordDict) -> int:
+    """Return the bytes of all that a message contains, also of what was not asked for."""
+    total = 0
+    for name, record in content.items():
+        total += len(name)
+        for key, value in record.items():
+            total += len(key)
+            for one in value if isinstance(value, list) else [value]:
+                data = one.data if isinstance(one, Array) else one
+                total += len(data) if isinstance(data, str | bytes) else NUMBER
+    return total
 
 
 def _number(value: object, most: float) -> int | float:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +20,7 @@ from fedstride.client.personal import Personal
 from fedstride.core.errors import InvalidInput, Refused, tell
 from fedstride.core.rows import State, Vec, sq
 from fedstride.engine.flower import records
-from fedstride.engine.flower.secagg import NotSummed, Total, secure_sum
+from fedstride.engine.flower.secagg import FalseSum, NotSummed, Total, secure_sum
 from fedstride.engine.protocol import Order, Reply
 from fedstride.wire.moments import MomentSum, beyond
 from fedstride.wire.secure import COUNTS, LEAST, MEANS, Layout, Secure, Summed
@@ -71,7 +72,7 @@ def exchange(clients: FlowerClients, order: Order, secure: Secure, here: list[in
         layout = secure.layout(clients.layout(order)[0], len(here))
     try:
         orders = _orders(clients, order, here, layout, weights)
-        total = secure_sum(lambda messages: _asked(clients, order, messages, at), orders, layout, order.round)
+        total = _summed(clients, order, layout, orders, at)
     except NotSummed as error:
         tell(f"round {order.round + 1}: {error}")
         return _nothing(order, {**lost, **{c: error.lost.get(n, "not summed") for n, c in at.items()}})
@@ -86,6 +87,58 @@ def exchange(clients: FlowerClients, order: Order, secure: Secure, here: list[in
         tell(f"round {order.round + 1}: {count} clients had to clip {name!r}; give it a larger bound.")
     clients.remembered(order, [at[node] for node in total.nodes])
     return _reply(order, found, total, lost, max(weights.values()))
+
+
+def _summed(
+    clients: FlowerClients,
+    order: Order,
+    layout: Layout | MomentSum,
+    orders: dict[int, RecordDict],
+    at: Mapping[int, int],
+) -> Total:
+    """Return the sum. If it is impossible, sum again, each time without a group of nodes, the most suspicious ones first.
+
+    Never without fewer than LEAST nodes: the difference of two sums would reveal what they sent.
+    """
+
+    def possible(vector: Tensor, nodes: list[int]) -> bool:
+        if isinstance(layout, Layout):
+            return layout.possible(vector, len(nodes))
+        return float(layout.decode(vector)[0]) == sum(clients.task.clients.sizes[at[node]] for node in nodes)
+
+    def attempt(orders: dict[int, RecordDict]) -> Total:
+        total = secure_sum(lambda sent: _asked(clients, order, sent, at), orders, layout, order.round, possible)
+        if total.false is not None:
+            tell(
+                f"round {order.round + 1}: {who(at[total.false])} sent false shares; the sum was possible without them."
+            )
+        return total
+
+    who = clients.nodes.label
+    try:
+        return attempt(orders)
+    except FalseSum as error:
+        failed = error
+    for group in groups(sorted(orders, key=lambda node: (-clients.suspects[at[node]], node))):
+        if len(orders) - len(group) < LEAST:
+            break
+        without = ", ".join(who(at[node]) for node in group)
+        tell(f"round {order.round + 1}: {failed} The sum is repeated without {without}.")
+        try:
+            total = attempt({node: one for node, one in orders.items() if node not in group})
+        except FalseSum as error:
+            failed = error
+        else:
+            clients.suspects.update(at[node] for node in group)
+            return replace(total, lost={**total.lost, **dict.fromkeys(group, "false vector")})
+    raise failed
+
+
+def groups(nodes: Sequence[int]) -> list[Sequence[int]]:
+    """Split nodes into groups of at least LEAST."""
+    many = max(1, len(nodes) // LEAST)
+    edges = [len(nodes) * i // many for i in range(many + 1)]
+    return [nodes[a:b] for a, b in pairwise(edges)]
 
 
 def _orders(

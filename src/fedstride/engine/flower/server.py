@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from statistics import median
+from types import FrameType
 from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedstride.algorithm.text import NOTHING
-from fedstride.core.errors import InvalidInput, positive, tell
+from fedstride.app.progress import HANGUP, SIGNALS
+from fedstride.core.errors import FedstrideError, InvalidInput, positive, tell
 from fedstride.data.federation import elsewhere
 from fedstride.engine.flower.clients import Flower
 from fedstride.engine.flower.nodes import Nodes, log
@@ -24,6 +31,7 @@ from fedstride.training.progress import line
 from fedstride.training.result import Run
 from fedstride.training.rounds import Event
 
+HEAVY = 100  # times the median: a client with more samples than this, or than half of all, is named
 DEADLINE = 600  # seconds that an exchange, or waiting for the nodes, may take
 
 
@@ -33,9 +41,42 @@ def server_app(project: Project) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        train(project, grid, context.run_config)
+        logging.getLogger("flwr").addFilter(without_traceback)
+        with saved_on_signals():
+            train(project, grid, context.run_config)
 
     return app
+
+
+def without_traceback(record: logging.LogRecord) -> bool:
+    """Let Flower log an error of fedstride without its traceback: the text says what to do. Used as a filter of its logger."""
+    error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+    if isinstance(error, FedstrideError):
+        record.msg, record.args, record.exc_info = "%s: %s", (type(error).__name__, error), None
+    return True
+
+
+@contextmanager
+def saved_on_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP interrupt a run as Ctrl-C does, so that it is saved; then end the process as Flower does."""
+    asked: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if not asked:
+            asked.append(number)
+            raise KeyboardInterrupt
+
+    here = threading.current_thread() is threading.main_thread()  # other threads cannot set handlers
+    nohup = HANGUP is not None and signal.getsignal(HANGUP) is signal.SIG_IGN
+    mine = [number for number in SIGNALS if here and not (nohup and number == HANGUP)]
+    before = {number: signal.signal(number, interrupt) for number in mine}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if asked:
+            signal.raise_signal(signal.SIGTERM if asked[0] == HANGUP else asked[0])  # Flower does not handle SIGHUP
 
 
 def train(
@@ -97,6 +138,10 @@ def gathered(project: Project, grid: Grid, settings: Mapping[str, Any]) -> Nodes
     nodes = Nodes(grid, _text(settings), clients, lambda moving: identity(model, moving), bound)
     nodes.gather(settings.get("deadline", DEADLINE))
     log.info("%d clients are here, with %d samples", nodes.clients, sum(nodes.sizes))
+    for client, size in enumerate(nodes.sizes):
+        log.info("%s: node %d, %d samples", nodes.label(client), nodes.at[client], size)
+    if settings.get("weights") in ("samples", "sample"):
+        _look_at_counts(nodes)
     apart = sum(about.apart for about in nodes.abouts.values())
     if apart:
         tell(
@@ -105,6 +150,20 @@ def gathered(project: Project, grid: Grid, settings: Mapping[str, Any]) -> Nodes
             "each node loads its data."
         )
     return nodes
+
+
+def _look_at_counts(nodes: Nodes) -> None:
+    """Warn about clients that could dominate the mean, because nobody can check the counts of samples that nodes claim."""
+    sizes = nodes.sizes
+    most = min(HEAVY * median(sizes), sum(sizes) / 2)
+    heavy = [client for client, size in enumerate(sizes) if size > most and nodes.clients > 2]
+    if heavy:
+        who = ", ".join(f"{nodes.label(client)} with {sizes[client]:,}" for client in heavy[:5])
+        tell(
+            f'weights="samples": {who} of {sum(sizes):,} samples (median {median(sizes):,.0f}) can outweigh the others. Counts are as '
+            'the nodes claim; if you do not trust them, use weights="uniform", or a robust mean such as fs.TrimmedMean, which '
+            "ignores weights."
+        )
 
 
 def _text(settings: Mapping[str, Any]) -> str:

@@ -27,7 +27,7 @@ from fedstride.core.rows import State, Vec
 from fedstride.engine.evaluation import Scores, evaluation_parts, score
 from fedstride.engine.local import Answer, Local, LocalClients, cores, replied
 from fedstride.engine.protocol import Contents, Order, Recall, Reply, Task
-from fedstride.engine.torchrun.process_group import LEADER, Link
+from fedstride.engine.torchrun.process_group import LEADER, Link, Signals
 from fedstride.wire import Aggregator, Node
 
 
@@ -90,6 +90,7 @@ class TorchrunClients:
 
     def __init__(self, link: Link, local: LocalClients, fresh: Callable[[Vec], State]) -> None:
         self.link, self.local, self.task, self.exchanges = link, local, local.task, local.exchanges
+        self.signals = Signals()
         lasting = bool(fresh(Replica(self.task.model).row())) or self.task.buffers == "local"
         self.remembers = lasting or sum(exchange.remembers for exchange in self.exchanges.values()) > 1
         self.holder: dict[int, int] = {}  # client: rank of the process with its memory
@@ -102,6 +103,7 @@ class TorchrunClients:
     # Called by the leader's training loop, and received by the followers in follow().
 
     def exchange(self, order: Order) -> Reply:
+        self.signals.check()
         facts = {k: getattr(order, k) for k in ("kind", "round", "cohort", "limits", "call")}
         sent = {f"broadcast/{k}": v for k, v in order.broadcast.items()}
         self.link.send({"do": "exchange", **facts}, {"x": order.x, "stats": order.stats, **sent})
@@ -157,9 +159,17 @@ class TorchrunClients:
             self.link.send({"do": "close", "facts": facts}, tensors)
             self.link.finish()
         self.local.close()
+        self.signals.restore()
 
     def follow(self) -> Contents:
         """Follow the leader until the run ends, and return its outcome."""
+        try:
+            return self._follow()
+        finally:
+            self.local.close()
+            self.signals.restore()
+
+    def _follow(self) -> Contents:
         while True:
             facts, tensors = self.link.receive()
             match facts.pop("do"):
@@ -182,7 +192,6 @@ class TorchrunClients:
                     self._restored(facts["clients"])
                 case "close":
                     self.link.finish()
-                    self.local.close()
                     if not tensors:
                         raise Ended("The process of rank 0 ended the run; see its output for the reason.")
                     return tensors, facts["facts"]

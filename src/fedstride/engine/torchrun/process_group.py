@@ -6,6 +6,7 @@ import atexit
 import json
 import os
 import secrets
+import signal
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from itertools import count
+from types import FrameType
 from typing import Any
 
 import torch
@@ -108,14 +110,41 @@ def _bytes(message: bytes) -> Tensor:
     return torch.frombuffer(bytearray(message), dtype=torch.uint8) if message else torch.empty(0, dtype=torch.uint8)
 
 
+class Signals:
+    """Signals during a run: the leader ends it before the next exchange and saves it, and followers wait for the leader.
+
+    A process that died at once would break the exchange of the others. torchrun kills processes that take too long.
+    """
+
+    def __init__(self) -> None:
+        self.asked, self.before = False, dict[int, Any]()
+        if threading.current_thread() is threading.main_thread():  # other threads cannot set handlers
+            numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+            usual = (signal.SIG_DFL, signal.default_int_handler)  # not those of a program that handles them itself
+            self.before = {n: signal.signal(n, self._ask) for n in numbers if signal.getsignal(n) in usual}
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if there was a signal."""
+        if self.asked:
+            raise KeyboardInterrupt
+
+    def restore(self) -> None:
+        """Restore the handlers from before the run."""
+        while self.before:
+            signal.signal(*self.before.popitem())
+
+
 def _join(backend: str) -> None:
+    end_with_parent()  # first: the processes wait for each other below
     store, rank, world = next(rendezvous("env://", timeout=PATIENCE))
     own = dist.PrefixStore(  # type: ignore[attr-defined]
         f"fedstride/{_name_of_start(store, rank, world)}", store
     )
     dist.init_process_group(backend, store=own, rank=rank, world_size=world, timeout=PATIENCE)
     atexit.register(_leave)
-    end_with_parent()
 
 
 def end_with_parent(pause: float = LOOK) -> None:

@@ -1,0 +1,176 @@
+"""What operators see: names of nodes, clocks that differ, refusals without traceback, and runs that signals save."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import signal
+import time
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import fedstride as fs
+
+pytest.importorskip("flwr")
+
+from flwr.app import Message, RecordDict
+
+from fedstride.engine import flower
+from fedstride.engine.flower import node as node_module
+from fedstride.engine.flower.server import without_traceback
+from tests.engine.test_flower import PROJECT, a_grid, drop, folder, rewrite, settings, spoiled  # noqa: F401 (a fixture)
+from tests.problems import same_bits
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+@pytest.fixture
+def said(caplog):
+    with caplog.at_level(logging.INFO, "flwr.fedstride"):
+        yield lambda: [record.getMessage() for record in caplog.records]
+
+
+def named(*names: str):
+    grid = a_grid()
+    for node, name in zip(grid.nodes.values(), names, strict=False):
+        node["name"] = name
+    return grid
+
+
+def test_lists_of_clients_show_the_names_of_nodes(said):
+    flower.train(PROJECT, spoiled(named("Ward 1", "Ward 2", "Ward 3"), 2, drop("facts")), settings())
+    assert "client 0 (Ward 1): node 100, 6 samples" in said()
+    assert "client 3: node 103, 8 samples" in said()
+    assert "round 2: lost 1: client 2 (Ward 3): corrupt" in said()
+
+
+def test_a_node_that_does_not_fit_is_named():
+    grid = named("Ward 1", "Ward 2", "Ward 3")
+    other = flower.Project(lambda s: torch.nn.Linear(4, 3).double(), "cross_entropy", PROJECT.data)
+    grid.apps[102] = flower.client_app(other)
+    with pytest.raises(fs.InvalidInput, match=r"client 2 \(Ward 3, node 102\): different parameters"):
+        flower.train(PROJECT, grid, settings())
+
+
+def test_names_are_short_and_printable(said):
+    flower.train(PROJECT, named("a\n\x1b[31mb" + "x" * 9999), settings(rounds=1))
+    (line,) = [text for text in said() if text.startswith("client 0")]
+    assert "\n" not in line and "\x1b" not in line and len(line) < 120
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(100, "100 s ahead of"), (-3600, "3600 s behind"), (2, None)])
+def test_a_clock_that_differs_is_named(seconds, words, said, monkeypatch):
+    wrong = SimpleNamespace(time=lambda: time.time() + seconds)
+    grid, real = named("Ward 1"), flower.client_app(PROJECT)
+
+    def app(message, context):
+        with monkeypatch.context() as patch:
+            patch.setattr(node_module, "time", wrong)
+            return real(message, context)
+
+    grid.apps[100] = app
+    flower.train(PROJECT, grid, settings(rounds=1))
+    found = [text for text in said() if "clock" in text]
+    assert len(found) == (words is not None)
+    assert all(text.startswith(f"client 0 (Ward 1, node 100): its clock is {words}"[:-5]) for text in found)
+
+
+def logged(error: Exception) -> str:
+    text, logger = io.StringIO(), logging.getLogger("flwr-test")
+    handler = logging.StreamHandler(text)
+    logger.addHandler(handler)
+    logger.addFilter(without_traceback)
+    logger.propagate = False
+    try:
+        raise error
+    except Exception as caught:
+        logger.error("%s raised an exception", "ServerApp", exc_info=caught)
+    finally:
+        logger.removeHandler(handler)
+    return text.getvalue()
+
+
+def test_the_server_prints_refusals_without_traceback():
+    assert logged(fs.InvalidInput("rounds=0 is invalid.")) == "InvalidInput: rounds=0 is invalid.\n"
+    assert "Traceback" in logged(ValueError("a bug"))
+
+
+@pytest.mark.parametrize(("error", "traceback"), [(fs.InvalidInput("no data."), False), (ValueError("a bug"), True)])
+def test_a_node_prints_refusals_without_traceback(error, traceback, caplog):
+    def fails():
+        raise error
+
+    context = SimpleNamespace(node_config={"client": 3})
+    node_module._answered(fails, Message(RecordDict(), 1, "train.updates"), context)
+    (record,) = caplog.records
+    assert bool(record.exc_info) == traceback
+    assert traceback or "InvalidInput: no data." in record.getMessage()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_server_saves_the_run(number, tmp_path):
+    """Flower's own handler ends the process afterwards; here it is a list."""
+    grid, ended = a_grid(), []
+    context = SimpleNamespace(run_config=settings(rounds=6, algorithm="scaffold", out=str(tmp_path / "out")))
+
+    def send(reply: Message) -> Message:
+        if reply.metadata.group_id == "2" and reply.metadata.src_node_id == 102:
+            os.kill(os.getpid(), number)
+        return reply
+
+    grid.spoil = send
+    before = signal.signal(signal.SIGTERM, lambda *_: ended.append(len(fs.load(tmp_path / "out").history)))
+    hangup = signal.getsignal(signal.SIGHUP)
+    try:
+        with pytest.warns(fs.FedstrideWarning, match="interrupted in round 3"):
+            flower.server_app(PROJECT)(grid, context)
+        assert signal.getsignal(signal.SIGHUP) is hangup
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended == [2]
+    resumed = flower.train(PROJECT, a_grid(), context.run_config)
+    assert same_bits(resumed, flower.train(PROJECT, a_grid(memory="other"), settings(rounds=6, algorithm="scaffold")))
+
+
+def test_a_count_that_outweighs_the_others_is_named():
+    grid = named("Ward 1", "Ward 2")
+    lie = rewrite("about", "samples", 10**6)
+    grid.spoil = lambda reply: (
+        lie(reply) if (reply.metadata.src_node_id, kind(reply)) == (101, "query.about") else reply
+    )
+    with pytest.warns(fs.FedstrideWarning, match=r'weights="samples": client 1 \(Ward 2\) with 1,000,000 of'):
+        flower.train(PROJECT, grid, settings(rounds=1, weights="samples", local_steps=2))
+
+
+def kind(reply: Message) -> str:
+    return reply.metadata.message_type
+
+
+@pytest.mark.parametrize("weights", ["samples", "uniform"])
+def test_counts_of_honest_nodes_are_no_reason_for_a_warning(weights):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        flower.train(PROJECT, a_grid(), settings(rounds=1, weights=weights))
+
+
+def test_a_node_keeps_its_count_of_samples(said):
+    """Node 100 is replaced by one that is the same client with more samples."""
+    grid, seen = a_grid(), []
+
+    def another(reply: Message) -> Message:
+        if reply.metadata.group_id == "0" and 100 in grid.online:
+            grid.nodes[200] = grid.nodes[100]
+            grid.online = (grid.online | {200}) - {100}
+        if reply.metadata.src_node_id == 200:
+            seen.append(kind(reply))
+            reply.content["about"]["samples"] = 9999
+        return reply
+
+    grid.spoil = another
+    with pytest.warns(fs.FedstrideWarning, match=r"client 0 \(node 200\) reconnected with 9999 samples; expected 6"):
+        flower.train(PROJECT, grid, settings(weights="samples", quorum=0.5, deadline=5))
+    assert seen == ["query.about"]
