@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import stat
+import sys
 from dataclasses import replace
 
 import pytest
 import torch
 
 import fedstride as fs
+from fedstride.app.report import write
 from fedstride.wire import Mean
 from tests.hostile.engine import Hostile, times
 from tests.problems import classification, learn, same_bits
@@ -86,3 +88,45 @@ def test_noise_alone_is_not_extrapolated():
         rule.step(x, Mean({"update": update, "square": torch.tensor([20.0])}, 1.0, 10, 10, noise=1.0), state)
         steps.append(float(state["eta"]))
     assert sorted(steps)[17] == 1.0  # two of twenty may stand out by chance
+
+
+# what is written about a private run
+
+
+def test_pages_and_settings_have_neither_seed_nor_command(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["train.py", "--seed", "424242"])
+    run = private(seed=424242)
+    run.report(tmp_path)
+    written = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert len(written) >= 6 and not [path for path, data in written.items() if b"424242" in data]
+    assert run.settings["training"]["seed"] == "withheld"
+    readable = {path.name for path in written if stat.S_IMODE(path.stat().st_mode) != 0o600}
+    assert readable == {"model.safetensors"}  # what the run releases
+
+
+def test_a_loaded_private_run_is_saved_for_its_owner_only(tmp_path):
+    fs.load(private().save(tmp_path / "first")).save(tmp_path / "again")
+    assert stat.S_IMODE((tmp_path / "again" / "history.jsonl").stat().st_mode) == 0o600
+
+
+def test_the_scores_of_clients_are_not_in_the_report(tmp_path):
+    run = private(clients=dict(zip("abcdefghijklmnopqrstuvwxyzABCD", MANY, strict=True)), cohort=None, rounds=2)
+    found = fs.personal_report(run, dict(zip("abcdefghijklmnopqrstuvwxyzABCD", MANY, strict=True)))
+    page = run.report(tmp_path)
+    path = found.save(tmp_path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    write(tmp_path)
+    assert "Does federation help each client?" not in page.read_text()
+
+
+def test_the_personal_report_does_not_tell_who_was_drawn(monkeypatch):
+    rounds = []
+
+    def alone(arguments):
+        rounds.append(arguments["rounds"])
+        return arguments["model"]
+
+    run = private(rounds=5, cohort=fs.Bernoulli(0.4))
+    monkeypatch.setattr(sys.modules["fedstride.training.personal_report"], "_trained", alone)
+    fs.personal_report(run, MANY)
+    assert rounds == [2] * len(MANY)  # 0.4 x 5 for everybody
