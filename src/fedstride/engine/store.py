@@ -302,7 +302,7 @@ class SlotFile:
     def _open(self) -> BinaryIO:
         if self.file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.file = open(self.path, "w+b", opener=open_private)
+            self.file = open(self.path, "w+b", opener=open_private)  # noqa: SIM115 (close() does)
         return self.file
 
 
