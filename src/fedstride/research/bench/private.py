@@ -42,7 +42,7 @@ MODELS: dict[str, Callable[[tuple[int, ...]], nn.Module]] = {
     "softmax": lambda shape: Softmax(shape, 10),
     "mlp": lambda shape: MLP(shape, 10, (32,)),
 }
-RATES = (0.03, 0.1, 0.3, 1.0, 3.0)
+RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
 TUNED = ("fedavg", "fedexp")
 NAMES = {"fedavg": "DP-FedAvg", "fedexp": "FedExP"}
 Report = dict[str, Any]
