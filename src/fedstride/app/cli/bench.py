@@ -234,6 +234,7 @@ def wire(
 @app.command()
 def private(
     data: Annotated[str, typer.Option(help="Data set of 28 x 28 images: mnist or fashion_mnist.")] = "mnist",
+    model: Annotated[list[str] | None, typer.Option(help="Run only softmax or mlp; repeatable.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="Softmax, epsilon 3, ten rounds, one seed.")] = False,
     out: Annotated[Path, typer.Option(help="Folder for the runs and private.json.")] = Path("runs/private"),
@@ -249,10 +250,11 @@ def private(
 
     with errors_without_traceback():
         (data,) = _chosen("--data", [data], ["mnist", "fashion_mnist"], [])
+        models = _chosen("--model", model, list(bench.MODELS), list(bench.MODELS))
         few: dict[str, Any] = {"seeds": 1, "models": ["softmax"], "epsilons": [3.0], "rounds": 10} if quick else {}
         with kept_on_interrupt("the same command"), _progress() as say:
             tell = lambda done, n, name: say(f"{done} of {n} runs  {name}")  # noqa: E731
-            report = bench.measure(out, tell, data, **{"seeds": seeds, **few})
+            report = bench.measure(out, tell, data, **{"seeds": seeds, "models": models, **few})
     _written(out / "private.json", report)
     if as_json or markdown:
         typer.echo(json.dumps(report, indent=2) if as_json else as_markdown(bench.table(report)))
