@@ -4,7 +4,7 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs test test-all test-crash test-faults test-fuzz test-hostile test-kills test-mutants test-processors test-processors-short test-soak check verify bench-peers format clean FORCE
+.PHONY: help setup demo docs test test-all test-crash test-faults test-fuzz test-fuzz-long test-hostile test-kills test-mutants test-processors test-processors-short test-soak check verify bench-peers format clean FORCE
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -33,6 +33,10 @@ test-faults: setup  ## train with clients that fail, against the same runs witho
 
 test-fuzz: setup  ## 10,000 inputs that nobody would give, each a result or a clear error (20 minutes)
 	@$(LONG).fuzz --inputs 10000 $(FIGURES)
+
+test-fuzz-long: setup  ## 100,000 such inputs, most of them of the fast kinds (hours)
+	@for part in "messages 40000" "data 40000" "configuration 15000" "runs 3500" "arguments 1000" "training 600"; do \
+		set -- $$part; $(LONG).fuzz --only $$1 --inputs $$2 --more $(FIGURES) || exit 1; done
 
 test-hostile: setup  ## let one of six clients, a node and strangers' files attack runs (10 minutes)
 	@$(LONG).hostile --json docs/hostile.json

@@ -143,6 +143,11 @@ def test_an_adaptive_clip_finds_the_quantile(quantile):
     assert torch.tensor(seen[-100:]).mean() == pytest.approx(float(lengths.quantile(quantile)), rel=0.02)
 
 
+@pytest.mark.parametrize(("length", "k"), [(0.5, 1.0), (2.0, 1.0), (8.0, 0.25)])
+def test_damped_noise_is_at_most_as_long_as_the_clip(length, k):
+    assert Privacy(1.0).damping(length**2, {"clip": CLIP}) == pytest.approx(k)
+
+
 def test_a_fixed_clip_stays():
     state = QUIET.init(torch.zeros(2))
     QUIET.follow({"update": torch.zeros(2)}, state)
@@ -206,7 +211,9 @@ def epsilon_by_fourier(mu: float, p: float, T: int, delta: float) -> float:
 
 
 @pytest.mark.parametrize("scalars", [0, 1, 2])
-@pytest.mark.parametrize(("z", "p", "T"), [(1.0, 0.05, 20), (0.8, 0.02, 50), (2.0, 0.1, 100)])
+@pytest.mark.parametrize(
+    ("z", "p", "T"), [(1.0, 0.05, 20), (0.8, 0.02, 50), (2.0, 0.1, 100), (0.7, 0.1, 50), (2.4, 0.1, 50), (5.0, 0.3, 10)]
+)
 def test_a_second_accountant_finds_the_same_epsilon(z, p, T, scalars):
     """One client moves the update by the clip, and every scalar, such as FedExP's mean square, by its range."""
     privacy, state, expected = Privacy(z, delta=1e-5), {"clip": torch.tensor(3.0, dtype=torch.float64)}, 7.0
@@ -214,6 +221,20 @@ def test_a_second_accountant_finds_the_same_epsilon(z, p, T, scalars):
     sent = list(moves)[: 1 + scalars]
     mu = math.hypot(*(moves[k] / expected / privacy.deviation(k, scalars, expected, state) for k in sent))
     assert privacy.epsilon(Bernoulli(p), 10**5, T) == pytest.approx(epsilon_by_fourier(mu, p, T, 1e-5), rel=0.01)
+
+
+@pytest.mark.parametrize("sent", [("update",), ("update", "square"), ("below", "square", "update")])
+def test_the_second_accountant_with_noise_as_it_is_drawn(sent):
+    """Sensitivities over sampled deviations of the noise: what is released matches what is accounted for."""
+    privacy, clip, expected, n = Privacy(0.9, delta=1e-5), 2.0, 20.0, 40_000
+    state, source = {"clip": torch.tensor(clip, dtype=torch.float64)}, normal(11)
+    moves = {"update": clip, "square": clip**2, "below": 0.5}
+    wide = {name: torch.full((n,), 1e3, dtype=torch.float64) for name in sent}  # a sample of the noise of every field
+    out = privacy.release(wide, 20, expected, state, source)
+    mu = math.hypot(*(moves[name] / expected / float(out[name].std()) for name in sent))
+    assert privacy.epsilon(Bernoulli(0.05), 10**5, 20) == pytest.approx(
+        epsilon_by_fourier(mu, 0.05, 20, 1e-5), rel=0.02
+    )
 
 
 @pytest.mark.parametrize(("z", "size", "T"), [(1.0, 10, 1), (3.0, 10, 50), (5.0, 50, 20), (2.0, 99, 10)])

@@ -229,3 +229,20 @@ def test_the_report_says_who_gains_by_the_federation(tmp_path):
     assert len(json.loads((tmp_path / "run/personal.json").read_text())["rows"]) == 8
     page = (tmp_path / "run/report.html").read_text()
     assert "of 8 clients gain from the federation" in page and "Does federation help each client?" in page
+
+
+def test_a_private_run_has_files_for_its_owner_and_pages_without_seeds(tmp_path):
+    private = ["--set", "training.privacy.noise=1", "--set", "training.cohort=none", "--seed", 424242]
+    settings = [part for text in SMALL if "cohort" not in text for part in ("--set", text)]
+    done = CliRunner().invoke(app, ["run", *map(str, private), *settings, "--out", str(tmp_path / "run")])
+    assert done.exit_code == 0, done.output
+    again = CliRunner().invoke(app, ["run", "--out", str(tmp_path / "run"), "--resume", "--rounds", "4"])
+    assert again.exit_code == 0, again.output
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    readable = {path.name for path in files if path.stat().st_mode & 0o077}
+    assert readable <= {"model.safetensors", ".lock"}
+    with_seed = {path.name for path in files if b"424242" in path.read_bytes()}
+    assert all(name == "config.toml" or name.startswith("checkpoint-") for name in with_seed)  # needed to resume
+    assert "command" not in json.loads((tmp_path / "run" / "environment.json").read_text())
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "seed = &#34;withheld&#34;" in page and "Environment" in page

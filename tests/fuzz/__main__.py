@@ -20,6 +20,7 @@ from tests.fuzz.law import Target, judge
 from tests.fuzz.targets import TARGETS, share_of
 
 HOME = str(Path(fedstride.__file__).parent)
+Counts = dict[str, dict[str, int]]  # by target and outcome
 Mistakes = dict[str, dict[str, str]]  # by what was raised and where: the shortest input that does it
 
 
@@ -29,10 +30,11 @@ def main() -> int:
     asked.add_argument("--only", default="", help="the targets whose names contain this")
     asked.add_argument("--seed", type=int, default=random.randrange(2**32), help="another one every time, unless given")
     asked.add_argument("--json", type=Path, metavar="FILE", help="merge the counts into this file, under 'fuzz'")
+    asked.add_argument("--more", action="store_true", help="add the counts to those in the file")
     options = asked.parse_args()
     chosen = [t for t in TARGETS if options.only in t.name]
     print(f"{options.inputs} inputs, --seed {options.seed}")
-    counts: dict[str, dict[str, int]] = {}
+    counts: Counts = {}
     mistakes: Mistakes = {}
     start = time.perf_counter()
     for i, target in enumerate(chosen):
@@ -45,10 +47,20 @@ def main() -> int:
     total = sum(sum(c.values()) for c in counts.values())
     print(f"{total} inputs, {len(mistakes)} unexpected exceptions")
     if options.json is not None:
-        found = {"inputs": total, "seed": options.seed, "targets": counts, "unexpected": mistakes}
         kept = json.loads(options.json.read_text()) if options.json.exists() else {}
+        before = kept.get("fuzz", {}) if options.more else {}
+        found = {
+            "inputs": total + before.get("inputs", 0),
+            "seeds": [*before.get("seeds", []), options.seed],
+            "targets": _added(before.get("targets", {}), counts),
+            "unexpected": {**before.get("unexpected", {}), **mistakes},
+        }
         options.json.write_text(json.dumps({**kept, "fuzz": found}, indent=2) + "\n")
     return 1 if mistakes else 0
+
+
+def _added(one: Counts, other: Counts) -> Counts:
+    return {name: dict(Counter(one.get(name)) + Counter(other.get(name))) for name in {**one, **other}}
 
 
 def _tried(target: Target, inputs: int, first: int, mistakes: Mistakes) -> Counter[str]:

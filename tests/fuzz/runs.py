@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import zlib
 from collections.abc import Callable
@@ -26,8 +27,23 @@ from tests.fuzz.messages import tensors
 from tests.problems import classification, classifier
 
 Files = dict[str, bytes]  # by their paths in the folder
-Damage = tuple[str, dict[str, bytes | None]]  # the kind of folder, and what is other in it; None: not there
+Damage = tuple[
+    str, dict[str, bytes | str | None]
+]  # the kind of folder, and what differs: None = missing, str = in PLACES
 SMALL = ["data.clients=4", "data.samples=5", "training.cohort=2", "training.local_steps=1", "model.name=softmax"]
+
+
+PLACES: dict[str, Callable[[Path], object]] = {  # in place of a file
+    "folder": lambda path: path.mkdir(),
+    "pipe": os.mkfifo,
+    "link to itself": lambda path: path.symlink_to(path.name),
+    "link to nothing": lambda path: path.symlink_to("nowhere"),
+    "link to a device": lambda path: path.symlink_to("/dev/zero"),
+}
+PERSONAL = {
+    "metric": "accuracy",
+    "rows": [{"client": "a", "samples": 5, "alone": 0.5, "shared": 0.6, "personalised": 0.7, "gain": 0.2}],
+}
 
 
 def command(*words: object) -> None:
@@ -60,6 +76,7 @@ def folder_of(kind: str) -> Files:
         else:
             command("run", "--algorithm", kind, "--rounds", 7, *settings, "--out", folder)
         found = {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    found["personal.json"] = _json(PERSONAL)
     return {name: content for name, content in found.items() if not name.endswith(".html")}
 
 
@@ -73,12 +90,13 @@ def _learn(folder: Path, rounds: int) -> fs.Run:
 def damaged(draw: Any, pattern: str, *kinds: str) -> Damage:
     """One or two files of a folder, changed; most of the time so that they are still whole."""
     kind = draw(st.sampled_from(kinds))
-    files, changes = folder_of(kind), dict[str, bytes | None]()
+    files, changes = folder_of(kind), dict[str, bytes | str | None]()
     wanted = [name for name in files if re.search(pattern, name)]
     for name in draw(st.lists(st.sampled_from(wanted), min_size=1, max_size=2, unique=True)):
-        act = draw(st.sampled_from(["content", "content", "content", "bytes", "bytes", "gone"]))
+        act = draw(st.sampled_from(["content", "content", "content", "bytes", "bytes", "gone", "place"]))
         changed = _content(name, files[name]) if act == "content" else junk.mutated(files[name])
-        changes[name] = None if act == "gone" else draw(changed)
+        instead = {"gone": st.none(), "place": st.sampled_from([*PLACES])}
+        changes[name] = draw(instead.get(act, changed))
     return kind, changes
 
 
@@ -109,14 +127,14 @@ def _sealed(draw: Any, good: dict[str, torch.Tensor], meta: dict[str, Any]) -> b
         content["history"] = torch.frombuffer(bytearray(packed), dtype=torch.uint8)
     try:
         return pack(content, facts)
-    except (ValueError, TypeError):  # what JSON cannot say
+    except (ValueError, TypeError, RecursionError):  # what JSON cannot say
         return pack(content, {})
 
 
 def _json(value: Any) -> bytes:
     try:
         return json.dumps(value).encode()
-    except ValueError:  # a number of more digits than Python writes
+    except (ValueError, RecursionError):  # a number of more digits than Python writes, or too many levels
         return b"null"
 
 
@@ -129,7 +147,9 @@ def within(use: Callable[[Path], object]) -> Callable[[Damage], None]:
             folder = Path(root) / "inside" / "run"
             for name, content in {**folder_of(kind), **changes}.items():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                if content is not None:
+                if isinstance(content, str):
+                    PLACES[content](folder / name)
+                elif content is not None:
                     (folder / name).write_bytes(content)
             try:
                 use(folder)

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import fedstride as fs
+from fedstride.app.report import write
+from fedstride.training.personal_report import _rounds
 from fedstride.wire import Mean
 from tests.hostile.engine import Hostile, times
 from tests.problems import classification, learn, same_bits
@@ -86,3 +88,50 @@ def test_noise_alone_is_not_extrapolated():
         rule.step(x, Mean({"update": update, "square": torch.tensor([20.0])}, 1.0, 10, 10, noise=1.0), state)
         steps.append(float(state["eta"]))
     assert sorted(steps)[17] == 1.0  # two of twenty may stand out by chance
+
+
+@pytest.mark.parametrize(("name", "longest"), [("auto", True), ("fedexpm", True), ("fedavg", False), ("fedexp", False)])
+def test_noise_that_the_server_would_lengthen_is_as_long_as_the_clip(name, longest):
+    """Clients that hardly move: the released update is noise, of 5 times the clip's length without damping."""
+    d, expected, clip = 1800, 12, 0.5
+    privacy = fs.Privacy(noise=5 * expected / d**0.5, clip=clip).drawn_from("long")
+    still = fs.CappedPolyak(cap=1e-9) if name == "auto" else fs.Constant(1e-9)
+    algorithm = replace(getattr(fs.recipes, name)(), step=still, privacy=privacy)
+    clients = [
+        (torch.randn(4, 600, generator=torch.Generator().manual_seed(i)), torch.arange(4) % 3) for i in range(12)
+    ]
+    model = torch.nn.Linear(600, 3, bias=False)
+    run = fs.train(model, "cross_entropy", clients, algorithm, rounds=1, local_steps=1)
+    assert run.history[0]["update"] == pytest.approx(clip if longest else 5 * clip, rel=0.1)
+
+
+# what is written about a private run
+
+
+def test_pages_and_settings_have_neither_seed_nor_command(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["train.py", "--seed", "424242"])
+    run = private(seed=424242)
+    run.report(tmp_path)
+    written = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert len(written) >= 6 and not [path for path, data in written.items() if b"424242" in data]
+    assert run.settings["training"]["seed"] == "withheld"
+    readable = {path.name for path in written if stat.S_IMODE(path.stat().st_mode) != 0o600}
+    assert readable == {"model.safetensors"}  # what the run releases
+
+
+def test_a_loaded_private_run_is_saved_for_its_owner_only(tmp_path):
+    fs.load(private().save(tmp_path / "first")).save(tmp_path / "again")
+    assert stat.S_IMODE((tmp_path / "again" / "history.jsonl").stat().st_mode) == 0o600
+
+
+def test_the_scores_of_clients_are_not_in_the_report(tmp_path):
+    page = private(rounds=1).report(tmp_path)
+    row = {"client": "Ada", "samples": 6, "alone": 0.5, "shared": 0.6, "personalised": 0.7, "gain": 0.2}
+    path = fs.PersonalReport([row] * len(MANY), "accuracy").save(tmp_path)
+    write(tmp_path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600 and "Ada" not in page.read_text()
+
+
+def test_the_personal_report_does_not_tell_who_was_drawn():
+    run = private(rounds=5)
+    assert _rounds(run.source.arguments, run, run.source.clients) == [2] * len(MANY)  # 0.4 x 5 for everybody

@@ -23,15 +23,16 @@ from fedstride.training.result import Run
 MOST_CLASSES = 1000  # with more, samples are not counted by class
 
 
-def environment(when: str = "started") -> dict[str, Any]:
-    """Return versions, machine, command and time; when: the key of the time."""
+def environment(when: str = "started", private: bool = False) -> dict[str, Any]:
+    """Return versions, machine, command and time; when: the key of the time; private: without the command."""
+    command = {} if private else {"command": " ".join([os.path.basename(sys.argv[0]), *sys.argv[1:]])}
     return {
         "fedstride": fedstride.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "platform": platform.platform(),
         "cores": cores(),
-        "command": " ".join([os.path.basename(sys.argv[0]), *sys.argv[1:]]),
+        **command,
         when: datetime.now(UTC).isoformat(timespec="seconds"),
     }
 

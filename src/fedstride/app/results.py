@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fedstride.core.errors import InvalidInput
 from fedstride.core.files import replace_file
+from fedstride.training.history import is_private
 from fedstride.training.result import Run
 
 OTHERS = {"config.toml": "`fedstride run`", "compare.json": "a comparison"}
@@ -32,7 +33,9 @@ def save_run(run: Run, folder: Path) -> None:
     from fedstride.app.about import about_clients, environment
 
     run.save(folder)
-    replace_file(folder / "environment.json", json.dumps({**environment("written"), **run.engine}, indent=2))
+    private = is_private(run.history)
+    facts = {**environment("written", private), **run.engine}
+    replace_file(folder / "environment.json", json.dumps(facts, indent=2), private)
     about = about_clients(run)
     if about is not None:
         replace_file(folder / "clients.json", json.dumps(about))

@@ -72,11 +72,12 @@ def follow(prepared: Prepared) -> None:
 
 
 def _execute(prepared: Prepared, folder: Path, callbacks: Sequence[Callable[[Event], object]]) -> Run:
-    config = prepared.config
-    replace_file(folder / CONFIG, to_toml(config))
-    about = environment()
-    replace_file(folder / ENVIRONMENT, json.dumps(about, indent=2))
-    replace_file(folder / HISTORY, History(_history(folder)).text())
+    config, algorithm = prepared.config, prepared.config.make_algorithm()
+    private = algorithm.privacy is not None
+    replace_file(folder / CONFIG, to_toml(config), private)
+    about = environment(private=private)
+    replace_file(folder / ENVIRONMENT, json.dumps(about, indent=2), private)
+    replace_file(folder / HISTORY, History(_history(folder)).text(), private)
 
     def log(event: Event) -> None:
         if event.round > 0:
@@ -86,14 +87,15 @@ def _execute(prepared: Prepared, folder: Path, callbacks: Sequence[Callable[[Eve
         run.save(folder)
         if (people := about_clients(run)) is not None:
             replace_file(folder / CLIENTS, json.dumps(people))
-        replace_file(folder / ENVIRONMENT, json.dumps({**about, **run.engine, "ended": run.ended}, indent=2))
+        facts = {**about, **run.engine, "ended": run.ended}
+        replace_file(folder / ENVIRONMENT, json.dumps(facts, indent=2), private)
 
     try:
         run = train(
             prepared.model,
             prepared.loss,
             prepared.clients,
-            config.make_algorithm(),
+            algorithm,
             test=prepared.tests,
             callbacks=[log, *callbacks],
             **config.arguments(folder),

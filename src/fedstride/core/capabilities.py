@@ -40,7 +40,7 @@ DEFAULTS: dict[str, Any] = {
     # server rules
     "exact_mean": False,  # requires exact means, not medians or noisy means
     "extrapolates": False,  # takes steps above 1 if the updates differ
-    "has_momentum": False,  # successive moves are correlated
+    "has_momentum": False,  # successive moves are correlated; with extrapolation, noise of privacy is damped
     "damped_by": None,  # name of the setting that keeps the extrapolation finite
     # step and server rules
     "scaled_by": None,  # name of the setting to which the length of every move is proportional

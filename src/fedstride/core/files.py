@@ -25,7 +25,7 @@ def replace_file(path: Path, content: str | bytes, private: bool = False) -> Non
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with open(new, "wb", opener=_open_private if private else None) as file:
+            with open(new, "wb", opener=open_private if private else None) as file:
                 file.write(content.encode() if isinstance(content, str) else content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -37,7 +37,8 @@ def replace_file(path: Path, content: str | bytes, private: bool = False) -> Non
         raise _unsaved(path, error) from error
 
 
-def _open_private(path: str, flags: int) -> int:
+def open_private(path: str, flags: int) -> int:
+    """Open a file that only its owner can read: the opener of open()."""
     handle = os.open(path, flags, 0o600)
     if hasattr(os, "fchmod"):
         os.fchmod(handle, 0o600)  # in case the file was there

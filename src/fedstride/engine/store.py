@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedstride.core.errors import Corrupt, InvalidInput, Unsaved
+from fedstride.core.files import open_private
 from fedstride.core.rows import State, Vec
 
 LIMIT = 2**30  # bytes of all clients together that are kept in RAM
@@ -301,7 +302,7 @@ class SlotFile:
     def _open(self) -> BinaryIO:
         if self.file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.file = self.path.open("w+b")
+            self.file = open(self.path, "w+b", opener=open_private)  # noqa: SIM115 (close() does)
         return self.file
 
 

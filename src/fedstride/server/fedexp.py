@@ -1,9 +1,10 @@
 """FedExP: a server step from the diversity of the clients' updates.
 
 Jhunjhunwala, Wang, Joshi. FedExP: speeding up federated averaging via extrapolation. ICLR 2023.
-Deviations: under privacy, the known noise is subtracted from |Dbar|^2, as its share of the squared norms is in Takakura,
-Liew, Hasegawa. Accelerating differentially private federated learning via adaptive extrapolation. 2025; a mean update
-that does not stand out from the noise is not extrapolated. Unlike the paper, the authors' code multiplies eps by the number of
+Deviations: under privacy, the known noise is subtracted from |Dbar|^2, and a mean update that does not stand out from the
+noise is not extrapolated. Both follow from FedExP's formula; the first private extrapolation, DP-FedEXP, is that of Takakura,
+Liew, Hasegawa. Accelerating differentially private federated learning via adaptive extrapolation. arXiv:2504.09850, 2025,
+whose step sizes this rule does not claim to reproduce. Unlike the paper of FedExP, the authors' code multiplies eps by the number of
 clients and lets it decay.
 """
 

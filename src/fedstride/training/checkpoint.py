@@ -95,7 +95,8 @@ class Clock:
 
 def files(folder: Path) -> list[Path]:
     """List the checkpoints of a folder, newest first."""
-    found = [(int(m[1]), p) for p in folder.glob("checkpoint-*") if (m := FILE.fullmatch(p.name))]
+    there = folder.glob("checkpoint-*")
+    found = [(int(m[1]), p) for p in there if (m := FILE.fullmatch(p.name)) and not p.is_dir()]
     return [p for _, p in sorted(found, reverse=True)]
 
 

@@ -12,6 +12,7 @@ from fedstride.core.losses import inner
 from fedstride.data.describe import counted
 from fedstride.training.setup import Setup
 
+WITHHELD = "withheld"  # in place of the seeds of private runs
 LOOKED_AT = 1000  # number of clients whose local steps are inspected
 LARGE = 256  # samples per client above which one full-batch step per round is unusual
 UNEQUAL = 10  # ratio of the clients' sizes above which a warning mentions uniform weights
@@ -98,7 +99,7 @@ def settings_of(setup: Setup, parameters: int) -> dict[str, Any]:
             "batch_size": task.batch_size,
             "weights": weighing(task.weights, setup.sizes),
             "loss": getattr(loss, "__name__", type(loss).__name__),
-            "seed": task.seed,
+            "seed": task.seed if setup.algorithm.privacy is None else WITHHELD,
             "buffers": task.buffers,
             "evaluate_every": setup.evaluate_every,
             **{name: value for name, value in more.items() if value is not None},

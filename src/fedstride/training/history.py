@@ -135,6 +135,11 @@ class History(Sequence[Row]):
         return zlib.compress("".join(line + "\n" for line in self.lines).encode())
 
 
+def is_private(rows: Iterable[Row]) -> bool:
+    """Whether a run with these rows had differential privacy."""
+    return any(row.get("epsilon") is not None for row in rows)
+
+
 def own_columns(rows: Iterable[Row]) -> list[str]:
     """Return the names of metrics that are not columns of every history, in order: those of the user and of test sets."""
     return list(dict.fromkeys(name for row in rows for name in row if name not in COLUMNS))

@@ -157,11 +157,11 @@ class PersonalModels(Mapping[int | str, nn.Module]):
             raise KeyError(f"client {number} is unknown; expected a number from 0 to {self.clients - 1}.")
         return number
 
-    def save(self, folder: Path) -> None:
-        """Write the clients' own parameters and buffers to a file in the folder."""
+    def save(self, folder: Path, private: bool = False) -> None:
+        """Write the clients' own parameters and buffers to a file in the folder; private: for its owner only."""
         tensors = {f"{c}/{k}": v for c in range(self.clients) for k, v in self.recall(c).items()}
         facts = {"parameters": self.parameters, "buffers": self.buffers, "names": self.names}
-        write_tensors(folder / FILE, tensors, {**facts, "clients": self.clients})
+        write_tensors(folder / FILE, tensors, {**facts, "clients": self.clients}, private)
 
 
 def load_personal(folder: Path, shared: nn.Module) -> PersonalModels | None:

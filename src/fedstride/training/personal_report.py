@@ -71,9 +71,12 @@ class PersonalReport:
         return "\n".join([head, *lines, told])
 
     def save(self, folder: str | Path) -> Path:
-        """Write personal.json into the folder of a run, for its report."""
+        """Write personal.json, which only its owner can read, into the folder of a run, for its report.
+
+        The report of a private run leaves it out.
+        """
         path = Path(folder) / FILE
-        replace_file(path, json.dumps({"metric": self.metric, "rows": self.rows}))
+        replace_file(path, json.dumps({"metric": self.metric, "rows": self.rows}), private=True)
         return path
 
 
@@ -153,8 +156,11 @@ def _tests(tests: Any, clients: Federation | Lazy, collate: Any) -> list[Any]:
 
 
 def _rounds(given: dict[str, Any], run: Run, clients: Federation | Lazy) -> list[int]:
-    """Return how many rounds each client was drawn for, at least one."""
+    """Return how many rounds each client was drawn for, at least one; in a private run, where that is secret, the mean."""
     draw, counts = sampler(given["cohort"], len(clients)), [0] * len(clients)
+    if (privacy := algorithm_of(given["algorithm"]).privacy) is not None:
+        mean = privacy.expected(draw, len(clients)) / len(clients) * len(run.history)
+        return [max(1, round(mean))] * len(clients)
     for t in range(len(run.history)):
         for client in drawn_clients(draw, clients.sizes, given["seed"], t):
             counts[client] += 1

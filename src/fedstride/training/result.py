@@ -24,7 +24,7 @@ from fedstride.core.rows import Vec
 from fedstride.data.describe import counted
 from fedstride.data.federation import Federation, Lazy
 from fedstride.training.checkpoint import files
-from fedstride.training.history import History, Row, own_columns
+from fedstride.training.history import History, Row, is_private, own_columns
 from fedstride.training.personal import PersonalModels, load_personal
 from fedstride.training.stop import larger_is_better
 
@@ -126,13 +126,13 @@ class Run:
         meta: dict[str, Any] = {"algorithm": algorithm, "engine": self.engine, "facts": self.facts, "ended": self.ended}
         if self.best is not None and self.best.model is self.model:
             meta["best"] = self.best.round
-        private = self.algorithm is not None and self.algorithm.privacy is not None  # the counts are the operator's
+        private = is_private(self.history)  # the counts are the operator's
         write_tensors(folder / "run.safetensors", {"x": self.x}, meta, private)
         replace_file(folder / "history.jsonl", self.history.text(), private)
         if self.settings:
             replace_file(folder / SETTINGS, json.dumps(self.settings, indent=2) + "\n", private)
         if self.personal is not None:
-            self.personal.save(folder)
+            self.personal.save(folder, private)
         return folder
 
     def report(self, folder: str | Path) -> Path:

@@ -204,7 +204,10 @@ def release(setup: Setup, state: TrainingState, privacy: Privacy, mean: Mean, at
         hidden(state), state.round, attempt, answered, expected, repr(privacy), fields={**known, **private}
     )
     noise = len(mean.update) * privacy.deviation("update", len(known) - 1, expected, private) ** 2
-    fields = privacy.release(known, answered, expected, private, source)
+    fields, server = privacy.release(known, answered, expected, private, source), setup.algorithm.server
+    if declared(server, "extrapolates") and declared(server, "has_momentum"):
+        k = privacy.damping(noise, private)
+        fields, noise = {**fields, "update": k * fields["update"]}, k**2 * noise
     privacy.follow(fields, private)
     released = replace(mean, fields=fields, share=expected / mean.clients, participants=expected, noise=noise)
     return released, private

@@ -231,6 +231,38 @@ def wire(
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
+@app.command()
+def private(
+    data: Annotated[str, typer.Option(help="Data set of 28 x 28 images: mnist or fashion_mnist.")] = "mnist",
+    model: Annotated[list[str] | None, typer.Option(help="Run only softmax or mlp; repeatable.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 3,
+    quick: Annotated[bool, typer.Option("--quick", help="Softmax, epsilon 3, ten rounds, one seed.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for the runs and private.json.")] = Path("runs/private"),
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown instead of tables.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Compare auto with DP-FedAvg and FedExP with tuned rates at equal epsilon.
+
+    Completed runs are kept: the same command continues after an interruption. The data set is downloaded first if missing.
+    """
+    from fedstride.research.bench import private as bench
+    from fedstride.research.bench.show import as_markdown
+
+    with errors_without_traceback():
+        (data,) = _chosen("--data", [data], ["mnist", "fashion_mnist"], [])
+        models = _chosen("--model", model, list(bench.MODELS), list(bench.MODELS))
+        few: dict[str, Any] = {"seeds": 1, "models": ["softmax"], "epsilons": [3.0], "rounds": 10} if quick else {}
+        with kept_on_interrupt("the same command"), _progress() as say:
+            tell = lambda done, n, name: say(f"{done} of {n} runs  {name}")  # noqa: E731
+            report = bench.measure(out, tell, data, **{"seeds": seeds, "models": models, **few})
+    _written(out / "private.json", report)
+    if as_json or markdown:
+        typer.echo(json.dumps(report, indent=2) if as_json else as_markdown(bench.table(report)))
+        return
+    wide_console().print(_table(bench.table(report)))
+    typer.echo(f"{bench.about(report)}\nWritten: {out}/private.json")
+
+
 def _written(path: Path, report: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

@@ -18,6 +18,7 @@ from fedstride.app.report.write import NAME as REPORT
 from fedstride.app.report.write import page_of, words_of
 from fedstride.core.capabilities import setting
 from fedstride.core.files import replace_file
+from fedstride.training.history import is_private
 
 NAME = "diagnosis.html"
 SHADE = "rgba(213,94,0,0.10)"  # vermilion; works on light and dark pages
@@ -38,7 +39,7 @@ def write(folder: str | Path, found: Diagnosis | None = None) -> Path:
         "story": "",
         "links": {"Report": REPORT},
     }
-    replace_file(folder / NAME, page_of("diagnosis.html", **{**words, **more}))
+    replace_file(folder / NAME, page_of("diagnosis.html", **{**words, **more}), is_private(e.record.rows))
     return folder / NAME
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import tomllib
 from collections import Counter
 from dataclasses import dataclass, field
@@ -12,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from fedstride.core.errors import InvalidInput
-from fedstride.training.history import Row
+from fedstride.training.choices import WITHHELD
+from fedstride.training.history import Row, is_private
 from fedstride.training.result import SETTINGS
 
 Series = list[float | None]
+SEED = re.compile(r"""(\bseed["']?\s*[=:]\s*)[^\s,}\]]+""")  # a setting in TOML or JSON
 
 
 @dataclass(frozen=True)
@@ -112,21 +115,29 @@ def _comparison(folder: Path) -> Comparison:
 def _record(folder: Path, algorithm: str = "", seed: int | None = None) -> Record:
     if not folder.is_dir():
         raise InvalidInput(f"report: the folder {folder} does not exist; expected a run folder.")
-    config, text = _config(folder)
     path = folder / "history.jsonl"
     rows = [_steps(_object(f"{path}, line {i},", line)) for i, line in enumerate(_text(path).splitlines(), 1)]
+    config, text = _config(folder, is_private(rows))
     environment = _json(folder / "environment.json")
-    name, personal = folder.resolve().name, _personal(folder)
-    return Record(name, rows, algorithm, seed, config, text, environment, _clients(folder), personal)
+    name, clients, personal = folder.resolve().name, _clients(folder), _personal(folder)
+    if is_private(rows):  # pages are shared
+        environment.pop("command", None)
+        clients, personal = {}, {}
+    return Record(name, rows, algorithm, seed, config, text, environment, clients, personal)
 
 
-def _config(folder: Path) -> tuple[dict[str, Any], str]:
-    """Read the configuration of `fedstride run`, or the settings that run.save() writes, as values and as text."""
-    text = _text(folder / "config.toml")
-    if not text:
-        return _json(folder / SETTINGS), _text(folder / SETTINGS)
+def _config(folder: Path, private: bool) -> tuple[dict[str, Any], str]:
+    """Read the configuration of `fedstride run`, or the settings that run.save() writes, as values and as text.
+
+    Those of a private run are returned without seeds.
+    """
+    toml, settings = (_text(folder / name) for name in ("config.toml", SETTINGS))
+    if private:
+        toml, settings = (SEED.sub(rf'\1"{WITHHELD}"', text) for text in (toml, settings))
+    if not toml:
+        return _object(str(folder / SETTINGS), settings or "{}"), settings
     try:
-        return tomllib.loads(text), text
+        return tomllib.loads(toml), toml
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidInput(f"report: {folder / 'config.toml'} is not valid TOML ({error}).") from error
 

@@ -14,6 +14,7 @@ from fedstride.app.report.charts import means
 from fedstride.app.report.read import Comparison, Record, read
 from fedstride.app.report.settings import differences
 from fedstride.core.files import replace_file
+from fedstride.training.history import is_private
 from fedstride.training.stop import larger_is_better
 
 NAME, DIAGNOSIS = "report.html", "diagnosis.html"
@@ -36,8 +37,13 @@ def write(folder: str | Path) -> Path:
     words = _comparison(found, folder) if isinstance(found, Comparison) else words_of(found)
     links = {"Diagnosis": DIAGNOSIS} if (folder / DIAGNOSIS).is_file() else {}
     path = folder / NAME
-    replace_file(path, page_of("report.html", **{"links": links, **words}))
+    private = any(is_private(run.rows) for run in _runs(found))
+    replace_file(path, page_of("report.html", **{"links": links, **words}), private)
     return path
+
+
+def _runs(found: Record | Comparison) -> list[Record]:
+    return [run for runs in found.groups.values() for run in runs] if isinstance(found, Comparison) else [found]
 
 
 def page_of(template: str, shown: list[Chart], axes: dict[str, Any], **words: Any) -> str:
@@ -107,7 +113,7 @@ def _numbers(run: Record) -> list[tuple[str, str, str]]:
 
 def _comparison(comparison: Comparison, folder: Path) -> dict[str, Any]:
     groups = comparison.groups
-    records = [run for runs in groups.values() for run in runs]
+    records = _runs(comparison)
     axes = {str(i): run.axes() for i, run in enumerate(records)}
     for i, runs in enumerate(groups.values()):
         each = [run.axes() for run in runs if run.rows]
