@@ -133,8 +133,8 @@ class Launched:
             variables["RAY_TMPDIR"] = str(place)
         self._start(name, [sys.executable, "-m", "fedstride.research.bench.federated", str(nodes)], variables)
 
-    def deployment(self, name: str, job: Mapping[str, Any], nodes: int) -> None:
-        """Start a SuperLink, its SuperNodes and a run, without TLS, because traffic stays on this machine."""
+    def deployment(self, name: str, job: Mapping[str, Any], nodes: int, lasting: bool = False) -> None:
+        """Start a SuperLink, SuperNodes (Flower's, or ours with lasting processes) and a run; without TLS, on loopback."""
         place = self.place(name, job)
         self._app(place)
         variables, port, programs = self._flower(place), free_port(), Path(sys.executable).parent
@@ -151,7 +151,8 @@ class Launched:
             if time.monotonic() > end:
                 raise EngineFailed(f"{name}: the SuperLink did not start in {PATIENCE:g} s{self._said(name)}")
             time.sleep(0.1)
-        node = [str(programs / "flower-supernode"), "--insecure", "--superlink", address, "--host", "127.0.0.1"]
+        ours, theirs = [sys.executable, "-P", "-m", "fedstride.app.supernode"], [str(programs / "flower-supernode")]
+        node = [*(ours if lasting else theirs), "--insecure", "--superlink", address, "--host", "127.0.0.1"]
         for i in range(nodes):
             own = ["--port", str(free_port()), "--node-config", f"partition-id={i}"]
             self._start(f"{name}-node-{i}", [*node, *own], variables, place)

@@ -1,0 +1,104 @@
+"""The process that runs a node's app: started for the first message of a run, used for all others, ended with its node.
+
+Both ends of a socket pair carry lists of bytes. There is no socket file, and a process whose other end is closed ends.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+
+LOOK = 1.0  # seconds between checks that the other process is alive
+BEAT = 10.0  # seconds between heartbeats of a task; Flower gives a task up after 30 s without
+END = 5.0  # seconds that a process has to end by itself
+
+
+class Died(Exception):
+    """The process ended before it answered."""
+
+
+class Worker:
+    """A process that answers requests, one after the other."""
+
+    def __init__(self, key: tuple[object, ...]) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-P", "-m", "fedstride.app.supernode.worker", str(theirs.fileno())]
+            # A session of its own: Ctrl-C is for the node, which ends its process.
+            self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True)
+        self.key, self.connection = key, Connection(ours.detach())
+        self.asked, self.used = False, time.monotonic()
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def ask(self, request: Sequence[bytes], beat: Callable[[], object]) -> list[bytes]:
+        """Return the answer to a request; beat() is called every few seconds until then.
+
+        Raises:
+            Died: if the process ends instead.
+        """
+        try:
+            send(self.connection, request)
+            beaten = time.monotonic()
+            while not self.connection.poll(LOOK):
+                if not self.alive:
+                    raise Died
+                if time.monotonic() > beaten + BEAT:
+                    beaten = time.monotonic()
+                    beat()
+            return receive(self.connection)
+        except (EOFError, OSError) as error:
+            raise Died from error
+        finally:
+            self.asked, self.used = True, time.monotonic()
+
+    def close(self) -> None:
+        """End the process, which has no files to finish: an app's files are replaced as a whole."""
+        self.connection.close()
+        try:
+            self.process.wait(END)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def send(connection: Connection, parts: Sequence[bytes]) -> None:
+    connection.send_bytes(len(parts).to_bytes(8, "big"))
+    for part in parts:
+        connection.send_bytes(part)
+
+
+def receive(connection: Connection) -> list[bytes]:
+    return [connection.recv_bytes() for _ in range(int.from_bytes(connection.recv_bytes(8), "big"))]
+
+
+def end_with(parent: int) -> None:
+    """End this process if its parent was killed while the app computes."""
+    while os.getppid() == parent:
+        time.sleep(LOOK)
+    os._exit(1)
+
+
+def main(descriptor: int) -> None:
+    from fedstride.app.supernode import flower
+
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    connection, app = Connection(descriptor), flower.App()
+    while not app.failed:  # a failed app may have left anything behind: the next message gets a new process
+        try:
+            request = receive(connection)
+        except (EOFError, OSError):
+            return
+        send(connection, app.answer(request))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
