@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from flwr.app import Error, Message
 from flwr.app.message import remove_content_from_message
@@ -25,13 +25,14 @@ from flwr.supercore.inflatable.inflatable_object import (
     iterate_object_tree,
     no_object_id_recompute,
 )
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedstride.app.supernode.retry import retry_soon
 from fedstride.app.supernode.worker import Died, Worker
 
 log = logging.getLogger("flwr.fedstride")  # a child of Flower's logger, which shows it
-SHORT, LONG = 0.05, 3.0  # seconds between two looks for messages; Flower's own SuperNode takes LONG
+SHORT, LONG = 0.1, 3.0  # seconds between two looks for messages; Flower's own SuperNode takes LONG
 SHARE = 0.1  # of the time since the last message: the most that waiting for a look adds to a round
 IDLE = 600.0  # seconds without a message after which the app's process ends, to free its memory
 
@@ -50,7 +51,7 @@ def start(**given: Any) -> None:
     if unencrypted or given["isolation"] != "subprocess" or given["runtime_dependency_install"]:
         log.warning("these arguments need Flower's own SuperNode, which starts a process for every message.")
         return flower.start_client_internal(**given)
-    cast(dict[str, Any], pull_objects.__kwdefaults__)["initial_backoff"] = SHORT  # messages are listed before all of their parts are there
+    retry_soon()
     state = given["state_factory"].state()
     desk, health = Desk(state), given["health_server_address"]
     register_signal_handlers(

@@ -11,6 +11,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedstride.algorithm.text import NOTHING
+from fedstride.app.supernode.retry import retry_soon
 from fedstride.core.errors import InvalidInput, positive, tell
 from fedstride.data.federation import elsewhere
 from fedstride.engine.flower.clients import Flower
@@ -60,6 +61,7 @@ def train(
     Returns:
         The Run.
     """
+    retry_soon()
     own = dict(settings)
     given, deadline = arguments(own), own.get("deadline", DEADLINE)
     positive("settings", deadline=deadline)
