@@ -6,6 +6,7 @@ import importlib
 import logging
 import os
 import sys
+from typing import Any
 
 import flwr
 
@@ -15,9 +16,11 @@ log = logging.getLogger("flwr.fedstride")  # a child of Flower's logger, which s
 
 def main() -> None:
     if flwr.__version__ != VERSION:
-        log.warning("Flower is %s, expected %s: rounds take seconds, as with flower-supernode.", flwr.__version__, VERSION)
+        log.warning(
+            "Flower is %s, expected %s: rounds take seconds, as with flower-supernode.", flwr.__version__, VERSION
+        )
         os.execvp("flower-supernode", ["flower-supernode", *sys.argv[1:]])
-    command = importlib.import_module("flwr.supernode.cli.flower_supernode")
+    command: Any = importlib.import_module("flwr.supernode.cli.flower_supernode")
     command.start_client_internal = importlib.import_module("fedstride.app.supernode.flower").start
     command.flower_supernode()
 

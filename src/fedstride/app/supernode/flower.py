@@ -29,7 +29,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedstride.app.supernode.retry import retry_soon
-from fedstride.app.supernode.worker import Died, Worker
+from fedstride.app.supernode.worker import Worker
 
 log = logging.getLogger("flwr.fedstride")  # a child of Flower's logger, which shows it
 SHORT, LONG = 0.1, 3.0  # seconds between two looks for messages; Flower's own SuperNode takes LONG
@@ -94,14 +94,15 @@ class Desk:
 
         state = self.state
         for task in state.get_tasks(statuses=[Status.PENDING], order_by="pending_at"):
-            state.claim_task(task.task_id)
+            if state.claim_task(task.task_id) is None:
+                continue
             state.activate_task(task.task_id)
             (message,) = state.get_messages_legacy(run_ids=[task.run_id], is_reply=False, limit=1)
             state.record_message_processing_start(message.metadata.message_id)
             try:
                 details = self._perform(task, message)
-            except (Died, ValueError, KeyError) as error:
-                log.error("the app's process has died (%r); the next message gets a new one", error)
+            except Exception as error:  # whatever the app's process did, the node goes on
+                log.error("the app's process has died or misbehaved (%r); the next message gets a new one", error)
                 self.close()
                 details = "The app's process has died."
                 state.record_message_processing_end(message.metadata.message_id)
@@ -131,14 +132,10 @@ class Desk:
 
     def _store(self, answer: Sequence[bytes], message: Message, run: Any) -> None:
         facts, proto, tree, context, *contents = answer
-        reply, objects, store = (
-            message_from_proto(MessageProto.FromString(proto)),
-            ObjectTree.FromString(tree),
-            self.state.object_store,
-        )
+        reply, store = message_from_proto(MessageProto.FromString(proto)), self.state.object_store
         if (reply.metadata.run_id, reply.metadata.reply_to_message_id) != (run.run_id, message.metadata.message_id):
             raise ValueError("a reply to another message")
-        store.preregister(run.run_id, objects)
+        store.preregister(run.run_id, ObjectTree.FromString(tree))
         for name, content in zip(json.loads(facts)["parts"], contents, strict=True):
             store.put(name, content)
         self.state.store_message(reply)
@@ -149,6 +146,7 @@ class Desk:
         if self.worker is None or not self.worker.alive or self.worker.key != key:
             self.close()
             self.worker = Worker(key)
+            log.info("Process %d runs the app for this run", self.worker.process.pid)
         return self.worker
 
     def tidy(self) -> None:

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 
 LOOK = 1.0  # seconds between checks that the other process is alive
 BEAT = 10.0  # seconds between heartbeats of a task; Flower gives a task up after 30 s without
-END = 5.0  # seconds that a process has to end by itself
+END = 3.0  # seconds that a process has to end before it is killed
 
 
 class Died(Exception):
@@ -61,8 +61,9 @@ class Worker:
             self.asked, self.used = True, time.monotonic()
 
     def close(self) -> None:
-        """End the process, which has no files to finish: an app's files are replaced as a whole."""
+        """End the process at once: its files are replaced as a whole, so that none is left half written."""
         self.connection.close()
+        self.process.terminate()
         try:
             self.process.wait(END)
         except subprocess.TimeoutExpired:
