@@ -48,7 +48,8 @@ STARTED = re.compile(r"Process (\d+) runs the app")
 
 @pytest.fixture(scope="module")
 def it(tmp_path_factory):
-    with Deployment(tmp_path_factory.mktemp("supernode"), nodes=3) as deployment:
+    # A busy machine needs more than 10 s to start one of Flower's processes.
+    with Deployment(tmp_path_factory.mktemp("supernode"), nodes=3, heartbeat=30) as deployment:
         task = deployment.server / "app" / "hospital" / "task.py"
         text = task.read_text().replace("torch.float32", "torch.float64")
         text = text.replace("nn.Linear(width, 2))", "nn.Linear(width, 2)).double()")

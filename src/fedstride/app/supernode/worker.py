@@ -1,20 +1,18 @@
-"""The process that runs a node's app: started for the first message of a run, used for all others, ended with its node.
+"""The node's handle of the process that runs the app: started for a run's first message, used for all others.
 
-Both ends of a socket pair carry lists of bytes. There is no socket file, and a process whose other end is closed ends.
+Requests and answers are lists of bytes on a pair of connected sockets, which have no file that others could open.
 """
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 
-LOOK = 1.0  # seconds between checks that the other process is alive
+LOOK = 1.0  # seconds between checks that the process is alive
 BEAT = 10.0  # seconds between heartbeats of a task; Flower gives a task up after 30 s without
 END = 3.0  # seconds that a process has to end before it is killed
 
@@ -29,7 +27,7 @@ class Worker:
     def __init__(self, key: tuple[object, ...]) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-P", "-m", "fedstride.app.supernode.worker", str(theirs.fileno())]
+            command = [sys.executable, "-P", "-m", "fedstride.app.supernode.process", str(theirs.fileno())]
             # A session of its own: Ctrl-C is for the node, which ends its process.
             self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True)
         self.key, self.connection = key, Connection(ours.detach())
@@ -79,27 +77,3 @@ def send(connection: Connection, parts: Sequence[bytes]) -> None:
 
 def receive(connection: Connection) -> list[bytes]:
     return [connection.recv_bytes() for _ in range(int.from_bytes(connection.recv_bytes(8), "big"))]
-
-
-def end_with(parent: int) -> None:
-    """End this process if its parent was killed while the app computes."""
-    while os.getppid() == parent:
-        time.sleep(LOOK)
-    os._exit(1)
-
-
-def main(descriptor: int) -> None:
-    from fedstride.app.supernode import flower
-
-    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
-    connection, app = Connection(descriptor), flower.App()
-    while not app.failed:  # a failed app may have left anything behind: the next message gets a new process
-        try:
-            request = receive(connection)
-        except (EOFError, OSError):
-            return
-        send(connection, app.answer(request))
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))
