@@ -156,7 +156,7 @@ def identity(monkeypatch):
 
 def request(content: RecordDict) -> list[bytes]:
     message = Message(content, 7, "train")
-    parts = flower._deflated(message, "", b"")
+    parts = flower._deflated(message, {}, b"")
     facts = {"task": 1, "message": message.metadata.message_id, "parts": json.loads(parts[0])["parts"]}
     context = Context(7, 7, {}, RecordDict(), {}, 7)
     return [json.dumps(facts).encode(), context_to_proto(context).SerializeToString(), b"", *parts[4:]]
@@ -178,7 +178,7 @@ def test_a_message_passes_unchanged_and_the_next_one_uses_the_same_app(identity)
         assert sorted(parts[:-1]) == sorted(asked[3:-1])  # all but the message itself, which has another head
         reply = message_from_proto(Proto.FromString(proto))
         assert reply.metadata.reply_to_message_id == json.loads(asked[0])["message"]
-        assert json.loads(facts)["error"] == "" and not app.failed
+        assert json.loads(facts)["error"] == "" and not json.loads(facts)["failed"]
 
 
 def test_an_exception_is_an_answer_after_which_the_process_ends(identity):
@@ -187,7 +187,7 @@ def test_an_exception_is_an_answer_after_which_the_process_ends(identity):
 
     app = app_that(raises)
     facts, proto, *_ = app.answer(request(RecordDict()))
-    assert app.failed
+    assert json.loads(facts)["failed"]
     assert json.loads(facts)["error"] == "<class 'ZeroDivisionError'>:<'no data'>"
     assert message_from_proto(Proto.FromString(proto)).error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 
@@ -195,8 +195,7 @@ def test_an_exception_is_an_answer_after_which_the_process_ends(identity):
 def test_a_problem_that_fedstride_reports_ends_the_process_too(identity):
     problem = RecordDict({"problem": ConfigRecord({"kind": "RuntimeError"})})
     app = app_that(lambda message, context: Message(problem, reply_to=message))
-    app.answer(request(RecordDict()))
-    assert app.failed
+    assert json.loads(app.answer(request(RecordDict()))[0])["failed"]
 
 
 @pytest.mark.slow

@@ -120,15 +120,18 @@ class Desk:
         parts = {part.object_id: state.object_store.get(part.object_id) for part in iterate_object_tree(tree)}
         context = context_to_proto(state.get_run_series_context(run.series_id))
         names = {"fab_id": run.fab_id, "fab_version": run.fab_version, "fab_hash": run.fab_hash}
-        facts = {"task": task.task_id, "message": tree.object_id, "parts": list(parts), **names}
+        asked = {"task": task.task_id, "message": tree.object_id, "parts": list(parts), **names}
         state.object_store.delete(tree.object_id)
         worker = self._of((run.run_id, run.fab_hash))
         fab = b"" if worker.asked else state.get_fab(run.fab_hash).content
-        request = [json.dumps(facts).encode(), context.SerializeToString(), fab, *parts.values()]
+        request = [json.dumps(asked).encode(), context.SerializeToString(), fab, *parts.values()]
         answer = worker.ask(request, lambda: state.acknowledge_task_heartbeat(task.task_id))
         state.record_message_processing_end(message.metadata.message_id)
         self._store(answer, message, run)
-        return str(json.loads(answer[0])["error"])
+        facts = json.loads(answer[0])
+        if facts["failed"]:  # it may have left anything behind: the next message gets a new process
+            self.close()
+        return str(facts["error"])
 
     def _store(self, answer: Sequence[bytes], message: Message, run: Any) -> None:
         facts, proto, tree, context, *contents = answer
@@ -167,7 +170,6 @@ class App:
 
     def __init__(self) -> None:
         self.app: ClientApp | None = None
-        self.failed = False
 
     def answer(self, request: Sequence[bytes]) -> list[bytes]:
         """Answer a message. An error is an answer, too, with the texts and codes of flwr-clientapp."""
@@ -193,15 +195,20 @@ class App:
                     "An exception was raised when attempting to load `ClientApp`",
                 )
             reply = Message(Error(code=code, reason=reason), reply_to=message)
-        self.failed = reply.has_error() or "problem" in reply.content
-        return _deflated(reply, reason, context_to_proto(context).SerializeToString())
+        failed = reply.has_error() or "problem" in reply.content
+        return _deflated(reply, {"error": reason, "failed": failed}, context_to_proto(context).SerializeToString())
 
 
-def _deflated(reply: Message, reason: str, context: bytes) -> list[bytes]:
+def _deflated(reply: Message, facts: dict[str, Any], context: bytes) -> list[bytes]:
     reply.metadata.__dict__["_message_id"] = reply.object_id
     with no_object_id_recompute():
         tree, parts = get_object_tree(reply), get_all_nested_objects(reply)
         contents = {name: part.deflate() for name, part in parts.items()}
     proto = message_to_proto(remove_content_from_message(reply)).SerializeToString()
-    facts = json.dumps({"error": reason, "parts": list(contents)}).encode()
-    return [facts, proto, tree.SerializeToString(), context, *contents.values()]
+    return [
+        json.dumps({**facts, "parts": list(contents)}).encode(),
+        proto,
+        tree.SerializeToString(),
+        context,
+        *contents.values(),
+    ]

@@ -13,10 +13,9 @@ from fedstride.app.supernode.worker import LOOK, receive, send
 
 
 def main(descriptor: int) -> None:
-    """Answer requests until there are no more, or until the app fails: it may have left anything behind."""
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     connection, app = Connection(descriptor), App()
-    while not app.failed:
+    while True:
         try:
             request = receive(connection)
         except (EOFError, OSError):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 
 LOOK = 1.0  # seconds between checks that the process is alive
-BEAT = 10.0  # seconds between heartbeats of a task; Flower gives a task up after 30 s without
+BEAT = 10.0  # seconds between heartbeats of a task; Flower gives a task up after a minute without
 END = 3.0  # seconds that a process has to end before it is killed
 
 
