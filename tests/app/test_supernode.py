@@ -9,6 +9,8 @@ import re
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -37,7 +39,9 @@ SLOW = """
 
 class Slow(nn.Module):
     def forward(self, x):
-        time.sleep(0.1)
+        if Path("slow").exists():  # in the folder of the node
+            Path("working").write_text(str(os.getpid()))
+            time.sleep(300)
         return x
 """
 STARTED = re.compile(r"Process (\d+) runs the app")
@@ -53,7 +57,10 @@ def it(tmp_path_factory):
         task = deployment.server / "app" / "hospital" / "task.py"
         text = task.read_text().replace("torch.float32", "torch.float64")
         text = text.replace("nn.Linear(width, 2))", "nn.Linear(width, 2)).double()")
-        task.write_text(text.replace("import numpy", "import time\n\nimport numpy") + SLOW)
+        text = text.replace("nn.Sequential(nn.Linear", "nn.Sequential(Slow(), nn.Linear")
+        task.write_text(
+            text.replace("import numpy", "import os, time\nfrom pathlib import Path\n\nimport numpy") + SLOW
+        )
         yield deployment
 
 
@@ -71,10 +78,18 @@ def started(it: Deployment, name: str) -> list[int]:
     return [int(pid) for pid in STARTED.findall(it.output(name))]
 
 
-def slow_down(it: Deployment) -> None:
-    """Make every forward pass take a while, so that a process is killed at work."""
-    task = it.server / "app" / "hospital" / "task.py"
-    task.write_text(task.read_text().replace("nn.Sequential(nn.Linear", "nn.Sequential(Slow(), nn.Linear"))
+@contextmanager
+def at_work(it: Deployment, name: str, out: str) -> Iterator[int]:
+    """Yield the process of a node while it computes a round, not the first."""
+    until(lambda: len(history(it, out)) >= 1, 300, "a round")
+    place = it.folder / "nodes" / name
+    (place / "slow").touch()
+    try:
+        until(lambda: bool((place / "working").exists() and (place / "working").read_text()), 300, "the node computes")
+        yield int((place / "working").read_text())
+    finally:
+        (place / "slow").unlink()
+        (place / "working").unlink(missing_ok=True)
 
 
 @pytest.mark.slow
@@ -114,33 +129,32 @@ def test_another_run_and_another_app_get_another_process(it):
 
 @pytest.mark.slow
 def test_a_killed_process_costs_its_node_one_round(it):
-    slow_down(it)
-    run = begin(it, 100_000, "killed")
-    until(lambda: len(history(it, "killed")) >= 2, 300, "two rounds")
-    node, pid = it.processes["node-1"].pid, started(it, "node-1")[-1]
-    os.kill(pid, signal.SIGKILL)
+    run, node = begin(it, 100_000, "killed"), it.processes["node-1"].pid
+    with at_work(it, "node-1", "killed") as pid:
+        assert pid == started(it, "node-1")[-1]
+        os.kill(pid, signal.SIGKILL)
     until(lambda: any(row["lost"] for row in history(it, "killed")), 300, "a round without the node")
-    (first,) = [i for i, row in enumerate(history(it, "killed")) if row["lost"]]
+    first = [row["lost"] for row in history(it, "killed")].index(1)
     until(lambda: len(history(it, "killed")) > first + 2, 300, "two more rounds")
     rows = history(it, "killed")
+    it.flwr("stop", run)
     assert [row["lost"] for row in rows[first : first + 3]] == [1, 0, 0]
     assert set(rows[first]["refused"]) == {"crashed"}
     assert it.processes["node-1"].pid == node and it.alive("node-1")
     assert started(it, "node-1")[-1] != pid
-    it.flwr("stop", run)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_a_node_that_ends_leaves_no_process_and_no_socket(it, end):
     it.start("node-0")
-    run, out = begin(it, 100_000, f"ended-{end.name}"), f"ended-{end.name}"
-    until(lambda: len(history(it, out)) >= 1, 300, "a round")
-    pid = started(it, "node-0")[-1]
-    assert pid in it.descendants("node-0")
-    os.kill(it.processes["node-0"].pid, end)  # the node alone, at work
-    it.processes["node-0"].wait(60)
-    until(lambda: not it.descendants("node-0"), 20, "all processes of the node end")
+    out = f"ended-{end.name}"
+    run = begin(it, 100_000, out)
+    with at_work(it, "node-0", out) as pid:
+        assert pid in it.descendants("node-0")
+        os.kill(it.processes["node-0"].pid, end)  # the node alone
+        it.processes["node-0"].wait(60)
+        until(lambda: not it.descendants("node-0"), 20, "all processes of the node end")
     assert not [path for path in (it.folder / "nodes" / "node-0").rglob("*") if path.is_socket()]
     it.flwr("stop", run)
 
