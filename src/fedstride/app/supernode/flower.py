@@ -1,4 +1,4 @@
-"""The private parts of Flower that a SuperNode with a lasting process uses; no other file of fedstride touches them."""
+"""The SuperNode's main loop and the app's side of a message. All private parts of Flower that they need are used here."""
 
 from __future__ import annotations
 
