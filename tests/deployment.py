@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstride.app import deploy
-from fedstride.research.bench.launch import end_all, free_port
+from fedstride.research.bench.launch import end_all, environment, everyone, free_port
 
 BIN = Path(sys.executable).parent
 HEARTBEAT = """import flwr.common.constant as constant
@@ -48,11 +48,7 @@ class Deployment:
         self.environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith("FLWR_")},
             **{"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"},
-            **{
-                "PYTHONPATH": os.pathsep.join([str(folder / "site"), os.environ.get("PYTHONPATH", "")]).rstrip(
-                    os.pathsep
-                )
-            },
+            **{"PYTHONPATH": os.pathsep.join([str(folder / "site"), *filter(None, [os.environ.get("PYTHONPATH")])])},
             **{"OMP_NUM_THREADS": "1", "COLUMNS": "200", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"},
             **{
                 "FLWR_HOME": str(self.server / "flower"),
@@ -132,6 +128,11 @@ class Deployment:
         self.processes[name].terminate()
         self.processes[name].wait(timeout)
         end_all(f"{self._tag}-{name}-")
+
+    def descendants(self, name: str) -> set[int]:
+        """The processes that it started, and those that they started, even if it has ended."""
+        tag, own = f"{self._tag}-{name}-".encode(), self.processes[name].pid
+        return {pid for pid in everyone() if tag in environment(pid)} - {own}
 
     def output(self, name: str) -> str:
         """What the process printed since it was started last; `logs[name]` are the files of all its starts."""

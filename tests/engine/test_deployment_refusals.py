@@ -26,7 +26,8 @@ def it(tmp_path_factory):
 def refused(it: Deployment, *arguments: str | Path) -> str:
     """Return the output of a SuperNode that is refused; it must exit by itself."""
     common = ["--superlink", f"127.0.0.1:{it.port}", "--port", str(free_port()), "--max-retries", "1"]
-    process = it.launch("refused", [str(BIN / "flower-supernode"), *common, *map(str, arguments)])
+    ours = [str(BIN / "python"), "-P", "-m", "fedstride.app.supernode"]
+    process = it.launch("refused", [*ours, *common, *map(str, arguments)])
     assert process.wait(timeout=120) != 0
     assert "SuperNode ID:" not in it.output("refused")
     return it.output("refused")

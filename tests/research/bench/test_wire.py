@@ -45,9 +45,23 @@ def test_what_fedstride_adds_is_the_median_of_pairs():
 @pytest.mark.parametrize("more, kept", [(0.9, True), (1.1, False)])
 def test_claims_say_what_is_kept(more, kept):
     slow = timed(1000, 2, [1 + more] * 3, [1.0] * 3)
-    (claim,) = report(deployment=[timed(100, 2, [9.0] * 3, [1.0] * 3), slow])["claims"]
-    assert claim["what"].startswith("deployment: seconds that fedstride adds")
+    (claim,) = report(simulation=[timed(100, 2, [9.0] * 3, [1.0] * 3), slow])["claims"]
+    assert claim["what"].startswith("simulation: seconds that fedstride adds")
     assert claim["kept"] is kept and claim["measured"] == pytest.approx(more)
+
+
+@pytest.mark.parametrize("seconds, kept", [(0.9, True), (1.1, False)])
+def test_a_deployed_round_is_compared_with_a_second_and_a_large_one_with_flowers_own(seconds, kept):
+    flowers = [timed(side, 3, [8.0] * 3, [7.0] * 3) for side in (100, 1000, 5000)]
+    ours = [timed(side, 3, [seconds + (side == 5000) * 7.0] * 3, [0.5] * 3) for side in (100, 1000, 5000)]
+    found = report(deployment=flowers, supernode=ours)
+    assert [claim["kept"] for claim in found["claims"]] == [kept] * 3
+    assert [claim["measured"] for claim in found["claims"]] == pytest.approx([seconds] * 3)
+    assert show_wire.deployed(found)[1:] == [
+        ["10,000", "3", "7", "8", "0.5", f"{seconds}"],
+        ["1,000,000", "3", "7", "8", "0.5", f"{seconds}"],
+        ["25,000,000", "3", "7", "8", "0.5", f"{seconds + 7:.3g}"],
+    ]
 
 
 @pytest.mark.parametrize("two, kept", [(2.0, True), (3.0, False)])
@@ -63,8 +77,8 @@ def test_the_tables_show_what_was_measured():
         simulation=[timed(1000, 2, [0.5, 0.6, 0.7], [0.4, 0.5, 0.6])],
     )
     assert show_wire.sizes(one)[1:] == [
-        ["10,000", "0.1", "-", "-", "-", "-", "-", "-", "-"],
-        ["1,000,000", "0.3", "-", "0.5", "0.6", "+0.10", "-", "-", "-"],
+        ["10,000", "0.1", "-", "-", "-", "-"],
+        ["1,000,000", "0.3", "-", "0.5", "0.6", "+0.10"],
     ]
     assert show_wire.growth(one)[1:] == [
         ["local", "10,000", "2", "0.1", "50", "", "1"],

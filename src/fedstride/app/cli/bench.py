@@ -202,7 +202,7 @@ def wire(
         ),
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Number of timed rounds per case.")] = 5,
-    quick: Annotated[bool, typer.Option("--quick", help="Skip 2.5e7 parameters and the deployment.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Skip 2.5e7 parameters and the deployments.")] = False,
     out: Annotated[Path, typer.Option(help="Folder for wire.json.")] = Path("runs/bench"),
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown instead of tables.")] = False,
     as_json: Json = False,

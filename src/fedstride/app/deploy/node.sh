@@ -7,5 +7,6 @@ set -eu
 cd "$(dirname "$0")"
 umask 077
 export FLWR_HOME="$PWD/flower" FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
-exec flower-supernode --superlink @ADDRESS@ --root-certificates ca.crt --auth-supernode-private-key key \
+# To use Flower's own SuperNode, with rounds of several seconds: exec flower-supernode --superlink ...
+exec python -P -m fedstride.app.supernode --superlink @ADDRESS@ --root-certificates ca.crt --auth-supernode-private-key key \
     --port "${PORT:-9094}" --node-config "client=@NUMBER@ $*"

@@ -164,7 +164,7 @@ class Nodes:
                 log.info("%d of %d replies have arrived", len(messages) - len(pending), len(messages))
             if pending:
                 time.sleep(min(max(pause, idle), LONGEST))
-                pause = min(LONG, 1.2 * pause)
+                pause = min(LONG, 1.1 * pause)
 
     def _update(self, complain: Callable[[str], None]) -> set[int]:
         """Return the nodes that are online. Ask unknown nodes to identify themselves, without waiting for them."""

@@ -70,7 +70,9 @@ def ordered(order: Order, known: bool, personal: Personal | None = None) -> dict
     Personal entries are not sent: nodes have their own, and the initial ones from the model that they build.
     """
     x = order.x[:0] if known else order.x if personal is None else personal.cut(order.x)
-    return {"model": arrays({"x": x, "stats": order.stats}), "broadcast": arrays(order.broadcast)}
+    model = {name: v for name, v in (("x", x), ("stats", order.stats)) if len(v)}
+    # Empty vectors and records are left out: Flower sends every one in requests of its own.
+    return {name: arrays(vectors) for name, vectors in (("model", model), ("broadcast", order.broadcast)) if vectors}
 
 
 def sent(shared: Mapping[str, ArrayRecord], order: Order, client: int, steps: int, errand: Errand) -> RecordDict:
@@ -97,10 +99,12 @@ def order_of(content: RecordDict, kind: str, device: torch.device) -> Order:
     """Return the order in a message of sent(), with a cohort of one; x is empty if the client already has it."""
     facts = cast(dict[str, Any], content.config_records["order"])
     model, broadcast = (
-        {k: v.to(device) for k, v in tensors(content.array_records[name]).items()} for name in ("model", "broadcast")
+        {k: v.to(device) for k, v in tensors(content.array_records.get(name, ArrayRecord())).items()}
+        for name in ("model", "broadcast")
     )
-    cohort = [(facts["client"], facts["steps"])]
-    return Order(kind, model["x"], model["stats"], broadcast, facts["round"], cohort, call=facts["call"])
+    cohort, empty = [(facts["client"], facts["steps"])], torch.zeros(0, device=device)
+    x, stats = model.get("x", empty), model.get("stats", empty)
+    return Order(kind, x, stats, broadcast, facts["round"], cohort, call=facts["call"])
 
 
 def uploaded(upload: Upload, order: Order) -> RecordDict:

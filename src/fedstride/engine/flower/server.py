@@ -18,6 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedstride.algorithm.text import NOTHING
 from fedstride.app.progress import HANGUP, SIGNALS
+from fedstride.app.supernode.retry import retry_soon
 from fedstride.core.errors import FedstrideError, InvalidInput, positive, tell
 from fedstride.data.federation import elsewhere
 from fedstride.engine.flower.clients import Flower
@@ -101,6 +102,7 @@ def train(
     Returns:
         The Run.
     """
+    retry_soon()
     own = dict(settings)
     given, deadline = arguments(own), own.get("deadline", DEADLINE)
     positive("settings", deadline=deadline)

@@ -133,8 +133,8 @@ class Launched:
             variables["RAY_TMPDIR"] = str(place)
         self._start(name, [sys.executable, "-m", "fedstride.research.bench.federated", str(nodes)], variables)
 
-    def deployment(self, name: str, job: Mapping[str, Any], nodes: int) -> None:
-        """Start a SuperLink, its SuperNodes and a run, without TLS, because traffic stays on this machine."""
+    def deployment(self, name: str, job: Mapping[str, Any], nodes: int, lasting: bool = True) -> None:
+        """Start a SuperLink, SuperNodes (Flower's own unless lasting) and a run; without TLS, on loopback."""
         place = self.place(name, job)
         self._app(place)
         variables, port, programs = self._flower(place), free_port(), Path(sys.executable).parent
@@ -151,7 +151,8 @@ class Launched:
             if time.monotonic() > end:
                 raise EngineFailed(f"{name}: the SuperLink did not start in {PATIENCE:g} s{self._said(name)}")
             time.sleep(0.1)
-        node = [str(programs / "flower-supernode"), "--insecure", "--superlink", address, "--host", "127.0.0.1"]
+        ours, theirs = [sys.executable, "-P", "-m", "fedstride.app.supernode"], [str(programs / "flower-supernode")]
+        node = [*(ours if lasting else theirs), "--insecure", "--superlink", address, "--host", "127.0.0.1"]
         for i in range(nodes):
             own = ["--port", str(free_port()), "--node-config", f"partition-id={i}"]
             self._start(f"{name}-node-{i}", [*node, *own], variables, place)
@@ -258,18 +259,18 @@ def _answers(address: str) -> bool:
 
 def end_all(tag: str) -> None:
     """Kill every process with this tag in its environment, because Flower and Ray use their own process groups."""
-    while found := [pid for pid in _everyone() if tag.encode() in _environment(pid)]:
+    while found := [pid for pid in everyone() if tag.encode() in environment(pid)]:
         for pid in found:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
 
 
-def _everyone() -> list[int]:
+def everyone() -> list[int]:
     return [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
 
 
-def _environment(pid: int) -> bytes:
+def environment(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:  # it ended, or belongs to another user

@@ -7,27 +7,37 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedstride.research.bench.show import Rows, as_markdown, claims
-from fedstride.research.bench.wire import CNN_CLIENTS, DEVICES, NETWORK, NODES, added
+from fedstride.research.bench.wire import CNN_CLIENTS, DEPLOYED, DEVICES, FEW, NETWORK, NODES, added
 
 Report = Mapping[str, Any]
-FLOWER = ("simulation", "deployment")
 
 
 def sizes(report: Report) -> Rows:
-    """Return the seconds per round by the size of the model."""
-    rows = [["parameters", "local", "torchrun, 2 processes"]]
-    for name in FLOWER:
-        rows[0] += [f"{name}: Flower alone", "with fedstride", "added"]
-    sides = dict.fromkeys(t["case"]["side"] for timed in _square(report).values() for t in timed)
-    for side in sides:
-        row = [f"{side**2:,}"]
-        for name in ("local", "torchrun", *FLOWER):
-            timed = _find(report, name, side, NODES)
-            if name in FLOWER:
-                row += [_seconds(timed, "floor"), _seconds(timed, "seconds"), f"{added(timed):+.2f}" if timed else "-"]
-            else:
-                row.append(_seconds(timed, "seconds"))
-        rows.append(row)
+    """Return the seconds per round by the size of the model, with few clients."""
+    rows = [["parameters", "local", "torchrun, 2 processes", "simulation: Flower alone", "with fedstride", "added"]]
+    for side in _sides(report):
+        timed = _find(report, "simulation", side, FEW)
+        cells = [_seconds(_find(report, name, side, FEW), "seconds") for name in ("local", "torchrun")]
+        last = f"{added(timed):+.2f}" if timed else "-"
+        rows.append([f"{side**2:,}", *cells, _seconds(timed, "floor"), _seconds(timed, "seconds"), last])
+    return rows
+
+
+def deployed(report: Report) -> Rows:
+    """Return the seconds per deployed round: with Flower's own SuperNode, and with that of `fedstride deploy`."""
+    rows = [["parameters", "nodes"]]
+    rows[0] += [
+        "Flower's SuperNode: Flower alone",
+        "with fedstride",
+        "fedstride's SuperNode: Flower alone",
+        "with fedstride",
+    ]
+    theirs, ours = ({t["case"]["side"]: t for t in report["engines"].get(name, ())} for name in DEPLOYED)
+    for side in dict.fromkeys((*theirs, *ours)):
+        pair = theirs.get(side), ours.get(side)
+        cells = [_seconds(timed, what) for timed in pair for what in ("floor", "seconds")]
+        nodes = next(timed["case"]["clients"] for timed in pair if timed)
+        rows.append([f"{side**2:,}", str(nodes), *cells])
     return rows
 
 
@@ -53,7 +63,7 @@ def sizes_of_messages(report: Report) -> Rows:
     for name, results in _square(report).items():
         for timed in results:
             case = timed["case"]
-            if name != "local" and case["clients"] in (NODES, 1000):
+            if name != "local" and case["clients"] in (FEW, NODES, 1000):
                 (down, up), (real_down, real_up) = timed["counted"], timed["real"]
                 cells = (down, round(real_down), up, round(real_up))
                 rows.append([name, f"{case['side'] ** 2:,}", str(case["clients"]), *(f"{n:,}" for n in cells)])
@@ -87,7 +97,15 @@ def paper(report: Report) -> Rows:
     return rows + [[what, *(show(p) for p in cohorts)] for what, show in lines.items()] if cohorts else rows
 
 
-TABLES = {"sizes": sizes, "growth": growth, "messages": sizes_of_messages, "cnn": cnn, "claims": claims, "paper": paper}
+TABLES = {
+    "sizes": sizes,
+    "deployed": deployed,
+    "growth": growth,
+    "messages": sizes_of_messages,
+    "cnn": cnn,
+    "claims": claims,
+    "paper": paper,
+}
 
 
 def about(report: Report) -> str:
@@ -110,6 +128,10 @@ def markdown(report: Report) -> str:
 
 def _square(report: Report) -> dict[str, list[dict[str, Any]]]:
     return {name: timed for name, timed in report["engines"].items() if not name.startswith("cnn")}
+
+
+def _sides(report: Report) -> list[int]:
+    return list(dict.fromkeys(t["case"]["side"] for timed in _square(report).values() for t in timed))
 
 
 def _find(report: Report, engine: str, side: int, clients: int) -> dict[str, Any] | None:
