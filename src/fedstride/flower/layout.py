@@ -35,7 +35,7 @@ class Layout:
             module.register_parameter(_inside(name), nn.Parameter(self.initial[name].to(self.dtype)))
         for name in self.initial.keys() - set(self.trained):
             module.register_buffer(_inside(name), self.initial[name])
-        module.features = unknown  # Moon asks for it: the clients check theirs
+        module.features = unknown  # type: ignore[assignment]  # Moon asks for it; the clients check theirs
         return module
 
     @property
