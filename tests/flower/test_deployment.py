@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -52,7 +53,9 @@ def expected(app: Path, rounds: int) -> torch.Tensor:
 def test_a_deployed_strategy_gives_the_numbers_of_fs_train_and_resumes(tmp_path):
     app, saved = in_float64(tmp_path), tmp_path / "saved"
     given = {"strategy": "Scaffold", "batch_size": 64, "checkpoint": str(saved)}
-    with Deployment(tmp_path, nodes=2, config="partition-id={} num-partitions=2".format) as it:
+    deployment = Deployment(tmp_path, nodes=2, config="partition-id={} num-partitions=2".format)
+    deployment.environment["PYTHONPATH"] += os.pathsep + str(Path(fs.__file__).parents[1])  # the code under test
+    with deployment as it:
         for rounds in (1, 2):  # the second run continues the first
             run = it.run(app, num_server_rounds=rounds, **given)
             assert it.wait(run, timeout=900) == "finished:completed", it.log(run)

@@ -57,7 +57,7 @@ def begin(folder: Path, client: str, *rules: str, tag: str, pause: float = 0.0) 
 def finished(folder: Path, client: str, *rules: str) -> dict[str, np.ndarray]:
     tag = f"FEDSTRIDE_TEST={uuid.uuid4().hex}"
     try:
-        code = begin(folder, client, *rules, tag=tag).wait(300)
+        code = begin(folder, client, *rules, tag=tag).wait(900)
         assert code == 0, (folder / "log").read_text()[-3000:]
     finally:
         end_all(tag)
@@ -78,16 +78,15 @@ def test_a_simulation_gives_the_numbers_of_fs_train(client, tmp_path):
 def test_a_killed_server_continues_to_the_same_bits(client, rule, tmp_path):
     whole = finished(tmp_path / "whole", client, rule)[rule]
     folder = tmp_path / "killed"
-    for death in (1, 2):
-        tag = f"FEDSTRIDE_TEST={uuid.uuid4().hex}"
-        process = begin(folder, client, rule, tag=tag, pause=1.0)
-        try:
-            until(lambda last=2 * death: done(folder / rule) >= last, 200, f"{2 * death} rounds")
-            process.send_signal(signal.SIGKILL)
-            assert process.wait() == -signal.SIGKILL
-        finally:
-            end_all(tag)  # Ray's processes outlive it
-        assert 2 * death <= done(folder / rule) < ROUNDS
+    tag = f"FEDSTRIDE_TEST={uuid.uuid4().hex}"
+    process = begin(folder, client, rule, tag=tag, pause=1.0)
+    try:
+        until(lambda: done(folder / rule) >= 2, 600, "two rounds")
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    finally:
+        end_all(tag)  # Ray's processes outlive it
+    assert 2 <= done(folder / rule) < ROUNDS
     assert np.array_equal(finished(folder, client, rule)[rule], whole)
 
 
