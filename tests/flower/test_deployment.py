@@ -58,7 +58,7 @@ def test_a_deployed_strategy_gives_the_numbers_of_fs_train_and_resumes(tmp_path)
     with deployment as it:
         for rounds in (1, 2):  # the second run continues the first
             run = it.run(app, num_server_rounds=rounds, **given)
-            assert it.wait(run, timeout=900) == "finished:completed", it.log(run)
+            assert it.wait(run, timeout=1500) == "finished:completed", it.log(run)
             tensors, _ = read_tensors(checkpoint.files(saved)[0])
             assert len(checkpoint.history("the checkpoint", tensors)) == rounds
             assert torch.allclose(tensors["x"], expected(app, rounds), rtol=0, atol=1e-10)
