@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, MetricRecord
 
 import fedstride.flower as flower
 from tests.flower.quickstart import Grid, fedstride_client, initial, make_model, row, unchanged_client
+from tests.tiers import slow
 
 CASES = {
     "FedExP": unchanged_client,
@@ -36,7 +37,7 @@ def length(number: int, arrays: ArrayRecord) -> MetricRecord:
     return MetricRecord({"length": float(row(arrays).norm())})
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name if name in ("FedExP", "Scaffold") else slow(name) for name in CASES])
 def test_a_run_that_stopped_continues_to_the_same_bits(name, tmp_path):
     make, client = getattr(flower, name), CASES[name]
     whole = make(seed=2).start(Grid(client()), initial(), num_rounds=5, evaluate_fn=length)

@@ -27,8 +27,10 @@ from tests.flower.quickstart import (
     row,
     unchanged_client,
 )
+from tests.tiers import slow
 
 DATA = [load_data(i) for i in range(len(SIZES))]
+FAST = ("auto", "scaffold", "fedlin", "FedExP")
 TRAINED = ("auto", "fedexp", "fedsls", "delta_sgd", "scaffold", "fedlin", "fednova", "fedavgm", "fedprox")
 UNCHANGED = {"FedExP": "fedexp", "FedAvgM": "fedavgm", "FedAdam": "fedadam", "FedExPM": "fedexpm", "FedDoG": "feddog"}
 
@@ -48,14 +50,14 @@ def close(record: ArrayRecord, expected: torch.Tensor) -> bool:
     return torch.allclose(row(record), expected, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("algorithm", TRAINED)
+@pytest.mark.parametrize("algorithm", [name if name in FAST else slow(name) for name in TRAINED])
 def test_clients_that_call_train_give_the_numbers_of_fs_train(algorithm):
     local = {"batch_size": 4, "epochs": 1.5} if algorithm != "fedlin" else {"local_steps": STEPS}
     result = flower.Strategy(algorithm, seed=3).start(Grid(fedstride_client(**local)), initial(), num_rounds=4)
     assert close(result.arrays, trained(algorithm, seed=3, **local))
 
 
-@pytest.mark.parametrize("name", UNCHANGED)
+@pytest.mark.parametrize("name", [name if name in FAST else slow(name) for name in UNCHANGED])
 def test_server_rules_give_the_numbers_of_fs_train_with_unchanged_clients(name):
     grid = Grid(unchanged_client())
     result = getattr(flower, name)().start(grid, initial(), num_rounds=4)
