@@ -42,6 +42,7 @@ def test_the_pages_are_there():
         "clusters.md",
         "diagnose.md",
         "engines.md",
+        "flower.md",
         "getting-started.md",
         "how-to-choose.md",
         "hugging-face.md",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -11,9 +12,13 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.message_pb2 import Message as Proto
-from flwr.supercore.task_identity import TaskIdentity
 
-TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # of the process that Flower starts for an app
+with suppress(ImportError):  # before Flower 1.40
+    from flwr.supercore.task_identity import TaskIdentity
+
+    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = (
+        1  # of the process that Flower starts for an app
+    )
 
 
 class Grid:

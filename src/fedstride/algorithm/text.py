@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import json
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from fedstride import wire
@@ -118,3 +119,38 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: plain(v) for k, v in value.items()}
     return None if value == NOTHING else value
+
+
+def text_of(algorithm: Algorithm) -> str:
+    """Return an algorithm as text, for which algorithm_of() returns the same parts.
+
+    Raises:
+        InvalidInput: if a part is not one that a text can name, such as one with a function among its settings.
+    """
+    parts_of = {f.name: getattr(algorithm, f.name) for f in fields(algorithm) if f.name not in ("name", "privacy")}
+    text = f"custom({', '.join(f'{name}={_toml(value)}' for name, value in parts_of.items())})"
+    try:
+        same = algorithm_of(text) == replace(algorithm, name="custom", privacy=None)
+    except InvalidInput:
+        same = False
+    if not same:
+        raise InvalidInput(
+            f"algorithm={algorithm!r} cannot be sent to the clients: one of its parts is not part of fedstride, or has a setting "
+            "that is neither a number nor a text. Use a recipe, or parts that `fedstride algorithms` lists."
+        )
+    return text
+
+
+def _toml(value: Any) -> str:
+    """Return a value of a setting as TOML, None as a text."""
+    if is_dataclass(value) and not isinstance(value, type):
+        settings = {f.name: getattr(value, f.name) for f in fields(value) if f.init}
+        inside = [f'part = "{type(value).__name__}"', *(f"{name} = {_toml(v)}" for name, v in settings.items())]
+        return f"{{{', '.join(inside)}}}"
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return (
+        f'"{NOTHING}"' if value is None else repr(value) if isinstance(value, int | float) else json.dumps(str(value))
+    )

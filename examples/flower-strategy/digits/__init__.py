@@ -1,0 +1,1 @@
+"""Flower's quickstart for PyTorch, on scikit-learn's digits, with a strategy of fedstride."""
