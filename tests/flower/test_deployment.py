@@ -53,7 +53,9 @@ def expected(app: Path, rounds: int) -> torch.Tensor:
 def test_a_deployed_strategy_gives_the_numbers_of_fs_train_and_resumes(tmp_path):
     app, saved = in_float64(tmp_path), tmp_path / "saved"
     given = {"strategy": "Scaffold", "batch_size": 64, "checkpoint": str(saved)}
-    deployment = Deployment(tmp_path, nodes=2, config="partition-id={} num-partitions=2".format)
+    deployment = Deployment(
+        tmp_path, nodes=2, config="partition-id={} num-partitions=2".format, heartbeat=120
+    )  # a slow start is not a death
     deployment.environment["PYTHONPATH"] += os.pathsep + str(Path(fs.__file__).parents[1])  # the code under test
     with deployment as it:
         for rounds in (1, 2):  # the second run continues the first
