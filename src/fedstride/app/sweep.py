@@ -132,7 +132,8 @@ def _one(cell: Cell, folder: Path) -> Result:
     start = time.perf_counter()
     own = cell.file(folder).with_suffix("")
     result = cell.work(**cell.arguments, **({"folder": own} if cell.resumes else {}))
-    seconds = result.pop("seconds", time.perf_counter() - start)  # of a resumed run: the sum of its parts
+    taken = time.perf_counter() - start
+    seconds = result.pop("seconds", taken) if cell.resumes else taken  # of a resumed run: the sum of its parts
     kept = {"arguments": cell.arguments, "seconds": round(seconds, 2), "result": result}
     replace_file(cell.file(folder), json.dumps(kept))
     if cell.resumes:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fedstride.core.errors import InvalidInput
 from fedstride.core.rows import Vec
+from fedstride.engine.flower.records import tensor_of
 
 PREFIX = "array/"  # of the stand-in's parameters: a module refuses names such as "training"
 
@@ -72,7 +73,7 @@ def tensors_of(record: ArrayRecord, source: str) -> dict[str, Tensor]:
     found = {}
     for name, array in record.items():
         try:
-            found[name] = torch.from_numpy(array.numpy())
+            found[name] = tensor_of(array)
         except Exception as error:  # invalid bytes can raise any exception
             raise InvalidInput(
                 f"{source}: the array {name!r} cannot be read ({type(error).__name__}); expected an array of numpy numbers."

@@ -118,11 +118,11 @@ def test_all_that_was_started_ends_with_the_block(tmp_path):
         at.place("sleeper", {})
         at._start("sleeper", [launch.sys.executable, "-c", code], {})
         end = time.monotonic() + 30
-        while len(found := [pid for pid in launch._everyone() if at.tag.encode() in launch._environment(pid)]) < 2:
+        while len(found := [pid for pid in launch.everyone() if at.tag.encode() in launch.environment(pid)]) < 2:
             assert time.monotonic() < end
             time.sleep(0.05)
     assert at.processes["sleeper"].poll() is not None
-    assert not [pid for pid in found if at.tag.encode() in launch._environment(pid)]
+    assert not [pid for pid in found if at.tag.encode() in launch.environment(pid)]
 
 
 def test_unknown_engines_are_refused():

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import fields as fields_of
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar, cast
 
 import torch
@@ -32,6 +33,9 @@ PARTS = 8  # arrays of a compressed vector, at most
 MOST_TEXT = 2**20  # characters of a node's description of its model
 LONGEST = 500  # characters of a text from a node
 MANY = 2**20  # clients: the sum of this many numbers must be finite
+_reading = (
+    Lock()
+)  # numpy parses headers with ast, which fails at random when two threads of CPython 3.11 use it at once
 
 
 @dataclass(frozen=True)
@@ -56,10 +60,16 @@ def arrays(tensors: Mapping[str, Tensor]) -> ArrayRecord:
     return ArrayRecord({name: Array(v.cpu().numpy()) for name, v in parts.items()})
 
 
+def tensor_of(array: Array) -> Tensor:
+    """Read an array of a record; safe in threads."""
+    with _reading:
+        return torch.from_numpy(array.numpy())
+
+
 def tensors(record: ArrayRecord) -> State:
     """Convert a record of arrays() back to vectors."""
     return {
-        name: decode({part: torch.from_numpy(array.numpy()) for part, array in parts.items()})
+        name: decode({part: tensor_of(array) for part, array in parts.items()})
         for name, parts in _named(record).items()
     }
 
@@ -188,7 +198,7 @@ def _vector(parts: Mapping[str, Array], numbers: int, like: Tensor) -> tuple[Ten
     if len(sizes) > PARTS or sum(sizes) > numbers * like.element_size() + SPARE:
         raise Unusable("wrong shape")
     try:
-        found = {part: torch.from_numpy(array.numpy()) for part, array in parts.items()}
+        found = {part: tensor_of(array) for part, array in parts.items()}
     except Exception as error:  # invalid bytes can raise any exception
         raise Unusable("corrupt") from error
     try:
