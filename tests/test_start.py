@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from fedstride.app.cli import COMMANDS, Commands, app
+from fedstride.app.cli import COMMANDS, Commands, app, imported
 
 SLOW = ("torch", "numpy", "pandas", "pydantic")
 COMPILER = ("torch._dynamo", "sympy", "sklearn", "pandas")
@@ -55,3 +56,13 @@ def test_the_list_of_commands_says_what_the_commands_say(name):
 
 def test_unknown_commands_are_refused():
     assert CliRunner().invoke(app, ["nothing"]).exit_code == 2
+
+
+def test_garbage_is_collected_again_after_a_command_is_imported():
+    gc.enable()
+    group = typer.main.get_command(app)
+    assert group.get_command(typer.Context(group), "algorithms") is not None
+    assert gc.isenabled()
+    with pytest.raises(ModuleNotFoundError):
+        imported("fedstride.app.cli.missing")
+    assert gc.isenabled()
