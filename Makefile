@@ -19,7 +19,7 @@ demo: setup  ## FedAvg with three learning rates against algorithms that were to
 test: setup  ## run the tests of what matters most (4 minutes)
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -m "not slow"
 
-test-all: setup  ## run all tests, the slow ones too (17 minutes)
+test-all: setup  ## run all tests, the slow ones too (27 minutes)
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2
 
 LONG = OMP_NUM_THREADS=1 $(PY) -m tests
