@@ -109,8 +109,7 @@ def _check_rounds(setup: Setup, state: TrainingState, recorder: Recorder) -> Non
 
 def _check_metric(setup: Setup, state: TrainingState) -> None:
     """Warn after the first round if no callback has added the metric of early stopping."""
-    row = state.history[-1]
-    if setup.stop is not None and state.round == 1 and setup.stop.metric not in row:
+    if setup.stop is not None and state.round == 1 and setup.stop.metric not in (row := state.history[-1]):
         tell(
             f"stop: metric={setup.stop.metric!r} is not in the first row of the history; {nearest(setup.stop.metric, row)}"
         )

@@ -137,8 +137,8 @@ def exported(setup: Setup, state: TrainingState, parameters: Vec, stats: Vec) ->
 
 def remember_best(setup: Setup, state: TrainingState) -> TrainingState:
     """Return the state with the last round as the best one, if it is; else with one more evaluation to wait."""
-    stop, row = setup.stop, state.history[-1]
-    if stop is None or stop.score(row) is None:
+    stop = setup.stop
+    if stop is None or stop.score(row := state.history[-1]) is None:
         return state
     known = None if state.best_x is None else state.best["score"]
     if not stop.improves(row, known):
