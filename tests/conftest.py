@@ -1,4 +1,6 @@
-"""Hypothesis: few examples, always the same ones, no clock. And bfloat16, where the processor has it."""
+"""Hypothesis: few examples, always the same ones, no clock. SIGHUP as in a terminal. bfloat16, where the processor has it."""
+
+import signal
 
 import pytest
 from hypothesis import settings
@@ -7,6 +9,8 @@ from fedstride.engine import processor
 
 settings.register_profile("fedstride", deadline=None, derandomize=True, max_examples=30, database=None)
 settings.load_profile("fedstride")
+if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
