@@ -107,13 +107,13 @@ class Privacy:
         low, high = _range(name, float(state["clip"]))
         return self._multiplier(name, scalars) * max(-low, high) / expected
 
-    def damping(self, noise: float, state: State) -> float:
-        """Return clip / |noise|, at most 1, where `noise` is the expected squared norm of the noise in a mean update.
+    def damping(self, square: float, state: State) -> float:
+        """Return clip / |noise|, at most 1, where `square` is the expected squared norm of the noise in a mean update.
 
         Server rules with momentum and extrapolation lengthen updates several times over. With this factor, the noise that
         they lengthen is at most as long as one client's update. It depends on no data.
         """
-        return min(1.0, float(state["clip"]) / math.sqrt(noise))
+        return min(1.0, float(state["clip"]) / math.sqrt(square))
 
     def drawn_from(self, secret: str) -> Privacy:
         """Return the same mechanism with noise and cohorts from a known text, for tests and examples.

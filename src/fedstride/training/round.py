@@ -328,7 +328,7 @@ def _cosine(u: Vec, v: Vec) -> float | None:
 
 
 def quartiles(values: Tensor) -> list[float]:
-    """Return minimum, quartiles and maximum: the bits of torch.quantile, which takes a tenth of a small round."""
+    """Return minimum, quartiles and maximum: the bits of torch.quantile, which takes 0.2 ms."""
     ordered = sorted(values.double().tolist())
     if any(math.isnan(v) for v in ordered):
         return [math.nan] * 5

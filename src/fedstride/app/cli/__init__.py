@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from importlib import import_module
 from types import ModuleType
 from typing import Annotated
@@ -64,6 +65,8 @@ class Commands(TyperGroup):
 
 def imported(name: str) -> ModuleType:
     """Import a module without garbage collection, which would search PyTorch's modules again and again for 0.3 s."""
+    if name in sys.modules:
+        return sys.modules[name]
     gc.disable()
     try:
         return import_module(name)
