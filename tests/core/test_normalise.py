@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -535,8 +536,10 @@ def test_refusals():
     private = replace(fs.recipes.fedavg(lr=0.1), privacy=fs.Privacy(noise=1.0, clip=1.0))
     with pytest.raises(fs.Refused, match="normalise=True with Privacy: sums of raw inputs are unbounded"):
         learn(algorithm=private)
-    for wrong in ("yes", 1, None):
-        with pytest.raises(fs.InvalidInput, match=r"normalise=.* is invalid: expected True or False"):
+    with pytest.raises(fs.Refused, match="normalise='scale' with Privacy: sums of raw inputs are unbounded"):
+        learn(algorithm=private, normalise="scale")
+    for wrong in ("yes", 1, 0.5):
+        with pytest.raises(fs.InvalidInput, match=r'normalise=.* is invalid: expected True, False, "scale" or None'):
             learn(normalise=wrong)
 
 
@@ -667,12 +670,101 @@ def test_under_privacy_the_scales_are_told_to_the_log_of_a_node_only(tmp_path, m
 @pytest.mark.parametrize("task", ["digits", "breast_cancer"])
 def test_presets_give_no_warning_and_are_not_normalised(task):
     config = resolve(task, settings={"training.rounds": 1})
-    assert config.arguments(None)["normalise"] is False
+    assert config.arguments(None)["normalise"] is None
     prepared = run_folder.prepare(config)
     with warnings.catch_warnings():
         warnings.simplefilter("error", FedstrideWarning)
         weights = config.arguments(None)["weights"]
         run = fs.train(prepared.model, prepared.loss, prepared.clients, rounds=1, cohort=3, weights=weights)
+    assert not isinstance(run.model, Normalised)
+
+
+# Inputs that `auto` scales.
+
+
+def images(factor: float = 1.0, clients: int = 4, seed: int = 0) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Images of two classes, brighter on the left or on the right, with values up to `factor`."""
+    pixels = torch.rand(clients, 40, 1, 6, 6, generator=torch.Generator().manual_seed(seed))
+    targets = (torch.arange(40) % 2).expand(clients, 40)
+    for half, columns in enumerate((slice(0, 3), slice(3, 6))):
+        pixels[..., columns] *= torch.where(targets == half, 1.0, 0.5)[:, :, None, None, None]
+    return [(factor * x, y) for x, y in zip(pixels, targets, strict=True)]
+
+
+def convolutional(*first: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 2))
+    return nn.Sequential(*first, *layers)
+
+
+def on_images(factor: float, model: nn.Module | None = None, algorithm="auto", **options):
+    options = {"rounds": 12, "batch_size": 10, "test": images(factor, 1, seed=1)[0], **options}
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        run = fs.train(model or convolutional(), "cross_entropy", images(factor), algorithm, **options)
+    return run, [str(w.message) for w in found if issubclass(w.category, FedstrideWarning)]
+
+
+@pytest.mark.parametrize("factor", [0.02, 255.0])
+def test_auto_learns_the_same_from_inputs_of_any_size(factor):
+    run, said = on_images(factor)
+    reference, _ = on_images(64.0)  # scaled as well
+    assert not said
+    assert run.engine["normalise"] == "scale"
+    torch.testing.assert_close(run.x, reference.x, rtol=1e-3, atol=1e-4)
+    (x, y), (z, _) = images(factor, 1, seed=1)[0], images(64.0, 1, seed=1)[0]
+    torch.testing.assert_close(run.model(x), reference.model(z), rtol=1e-2, atol=1e-3)  # it takes raw inputs
+    assert float((run.model(x).argmax(1) == y).float().mean()) > 0.9
+    assert isinstance(run.model, Normalised)
+    size = torch.cat([x for x, _ in images(factor)]).square().mean().sqrt()
+    torch.testing.assert_close(run.model.scale, size.reshape(1))
+    assert not run.model.mean.any()
+
+
+def test_a_run_with_scaled_inputs_is_saved_and_resumed(tmp_path):
+    whole, _ = on_images(255.0, rounds=6)
+    on_images(255.0, rounds=3, checkpoint=tmp_path / "checkpoints")
+    resumed, _ = on_images(255.0, rounds=6, checkpoint=tmp_path / "checkpoints")
+    assert torch.equal(resumed.x, whole.x)
+    resumed.save(tmp_path / "run")
+    inputs = images(255.0, 1, seed=1)[0][0]
+    assert torch.equal(fs.load(tmp_path / "run", convolutional()).model(inputs), whole.model(inputs))
+
+
+def test_the_user_decides_first():
+    run, said = on_images(255.0, rounds=1, normalise=False)
+    assert len(said) == 1 and "clients: the inputs are large" in said[0]
+    assert not isinstance(run.model, Normalised)
+    run, said = on_images(1.0, rounds=1, algorithm=fs.recipes.fedavg(lr=0.1), normalise="scale")
+    assert not said and isinstance(run.model, Normalised) and len(run.model.scale.unique()) == 1
+
+
+class Divide(nn.Module):
+    def forward(self, inputs):
+        return inputs / 255
+
+
+def test_inputs_are_left_alone_where_the_first_layer_does_not_see_their_size():
+    for first in (Divide(), nn.BatchNorm2d(1), nn.GroupNorm(1, 1)):
+        run, said = on_images(255.0, convolutional(first), rounds=1)
+        assert not said and not isinstance(run.model, Normalised), first
+
+
+def test_inputs_are_left_alone_where_the_model_was_trained_on_them():
+    trained = on_images(255.0)[0].model
+    folded = copy.deepcopy(trained.model)
+    with torch.no_grad():
+        folded[0].weight /= trained.scale.item()  # knows the same, and takes raw inputs itself
+    run, said = on_images(255.0, folded, rounds=1)
+    assert not isinstance(run.model, Normalised)
+    assert len(said) == 1 and "clients: the inputs are large" in said[0]
+
+
+def test_columns_that_are_far_apart_are_not_scaled_together():
+    columns = torch.rand(80, 2, generator=torch.Generator().manual_seed(0)) * torch.tensor([50.0, 5e4])
+    clients = [(part, torch.zeros(len(part), dtype=torch.int64)) for part in columns.chunk(2)]
+    with pytest.warns(FedstrideWarning, match="far apart"):
+        run = fs.train(nn.Linear(2, 2), "cross_entropy", clients, rounds=1)
     assert not isinstance(run.model, Normalised)
 
 
@@ -724,7 +816,8 @@ def test_what_the_configuration_says_wins(tmp_path):
     private = {"training.privacy": {"noise": 1.0, "clip": 0.5}}
     assert not shops(tmp_path, **private).normalise
     assert resolve(settings={"training.normalise": True}).arguments(None)["normalise"] is True
-    assert resolve(settings={"training.normalise": "none"}).arguments(None)["normalise"] is False
+    assert resolve(settings={"training.normalise": "none"}).arguments(None)["normalise"] is None
+    assert resolve(settings={"training.normalise": "scale"}).arguments(None)["normalise"] == "scale"
     for task in ("digits", "breast_cancer", "covtype", "mnist", "cifar10", "shakespeare"):
         assert not resolve(task).normalise
     raw = {"data.options": {"standardize": False}, "data.normalise": False}

@@ -19,6 +19,7 @@ from fedstride.app.functions import is_function
 from fedstride.app.presets import TASKS, check_exists, name_of, own_preset
 from fedstride.app.settings import SETTINGS, Table, reason
 from fedstride.core.errors import InvalidInput, nearest
+from fedstride.core.normalise import Normalise
 from fedstride.data.sources import SOURCES, is_raw_table
 from fedstride.engine import Engine, torchrun
 from fedstride.engine.faults import Faulty
@@ -63,8 +64,12 @@ class Model(Part):
 USUAL = {"rounds": 60, "cohort": 10, "batch_size": 10}  # defaults here that fs.train() does not have
 MORE: dict[str, tuple[Any, Any]] = {  # settings here that are not arguments of fs.train(), or have another meaning
     "normalise": (
-        bool | None,
-        Field(None, description="scale inputs to mean 0 and deviation 1 over all clients; none: true for raw tables"),
+        bool | Literal["scale"] | None,
+        Field(
+            None,
+            description="true: scale inputs to mean 0 and deviation 1 over all clients; scale: divide them by one number; "
+            "none: true for raw tables, else as fs.train() decides",
+        ),
     ),
     "checkpoints": (Table, Field({}, description="arguments of fs.Checkpoints, such as every = 10 or keep = 3")),
     "privacy": (Table, Field({}, description="arguments of fs.Privacy, such as noise = 1 and clip = 0.5; {}: off")),
@@ -96,14 +101,13 @@ class Config(Part):
         return replace(made, privacy=call(Privacy, "Privacy", "training.privacy", private)) if private else made
 
     @property
-    def normalise(self) -> bool:
-        """Whether fs.train() normalises inputs: as configured, by default for tables that are not scaled yet."""
-        if self.training.normalise is not None:
-            return bool(self.training.normalise)
-        if is_function(self.data.source):
-            return False
+    def normalise(self) -> Normalise | None:
+        """Argument of fs.train(): as configured, by default True for tables that are not scaled yet."""
+        configured: Normalise | None = self.training.normalise
+        if configured is not None or is_function(self.data.source):
+            return configured
         raw = is_raw_table(self.data.source, self.data.folder, self.data.options)
-        return raw and not self.data.normalise and not self.training.privacy
+        return True if raw and not self.data.normalise and not self.training.privacy else None
 
     def arguments(self, folder: Path | None) -> dict[str, Any]:
         """Return the arguments of fs.train() except model, loss, data and algorithm. `folder` is for checkpoints."""

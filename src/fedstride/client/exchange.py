@@ -17,7 +17,7 @@ from fedstride.client.objective import Terms
 from fedstride.client.personal import MEMORY as PERSONAL
 from fedstride.client.personal import Personal
 from fedstride.core.capabilities import declared
-from fedstride.core.normalise import moments
+from fedstride.core.normalise import Normalise, moments
 from fedstride.core.rows import Col, Rows, State, Vec, generator, repeat, sq
 from fedstride.wire import Aggregator, WeightedMean, send
 
@@ -63,7 +63,7 @@ class UniformMean(WeightedMean):
         super().add_rows(first, [1.0] * len(weights), fields)
 
 
-def exchanges(algorithm: Algorithm, options: LocalOptions, normalise: bool = False) -> dict[str, Exchange]:
+def exchanges(algorithm: Algorithm, options: LocalOptions, normalise: Normalise = False) -> dict[str, Exchange]:
     """Return the exchanges of an algorithm by name; a round performs each of them once, in this order.
 
     With `normalise`, the last one is performed only once, before the first round: it measures the inputs.

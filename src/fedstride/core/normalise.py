@@ -1,20 +1,22 @@
-"""Normalise inputs to mean 0 and deviation 1 over the whole federation, from sums over its clients.
+"""Normalise inputs to mean 0 and deviation 1 over the whole federation, from sums over its clients; or scale them to size 1.
 
 Features are the channels of samples with three or more dimensions (dimension 1 of a batch), else the columns (the last
 dimension). Every sample counts once, regardless of the clients' weights. The deviation divides by n, as scikit-learn's
-StandardScaler does.
+StandardScaler does. Normalise = "scale" divides all inputs by one number instead, their root mean square.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from fedstride.core.rows import Vec
 
+Normalise = bool | Literal["scale"]
 INPUTS = "inputs"  # name of the scaling in the server's broadcast
 BLOCK = 2**22  # numbers that are converted to float64 at a time
 NOISE = 1e-14  # rounding error, relative to the squared mean, if the clients' means are equal
@@ -45,9 +47,15 @@ def moments(inputs: Tensor) -> Vec:
     return torch.cat([mean.new_tensor([n]), n * mean, n * mean.square(), n * (within / values)])
 
 
-def scaling_of(sums: Vec, dtype: torch.dtype) -> Vec:
-    """Return [means, deviations] from sums of moments, or a multiple of them; constant features get deviation 1."""
+def scaling_of(sums: Vec, dtype: torch.dtype, normalise: Normalise = True) -> Vec:
+    """Return [means, deviations] from sums of moments, or a multiple of them; constant features get deviation 1.
+
+    With normalise="scale", the means are 0, and the deviations are all equal to the root mean square of the inputs.
+    """
     n, (total, squares, within) = sums[0], sums[1:].view(3, -1)
+    if normalise == "scale":
+        size = ((squares + within).mean() / n).sqrt().to(dtype)
+        return torch.cat([torch.zeros_like(total), torch.ones_like(total) * torch.where(size > 0, size, 1.0)]).to(dtype)
     mean = total / n
     between = squares / n - mean.square()
     between = torch.where(between > NOISE * mean.square(), between, 0.0)
@@ -62,9 +70,9 @@ def scaled(inputs: Tensor, scaling: Vec) -> Tensor:
     return (inputs - mean) / deviation
 
 
-def scaled_by_itself(inputs: Tensor) -> Tensor:
+def scaled_by_itself(inputs: Tensor, normalise: Normalise) -> Tensor:
     """Normalise a batch by its own statistics, to test a model with realistic inputs."""
-    return scaled(inputs, scaling_of(moments(inputs), inputs.dtype))
+    return scaled(inputs, scaling_of(moments(inputs), inputs.dtype, normalise))
 
 
 class Normalised(nn.Module):

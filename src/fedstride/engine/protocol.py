@@ -14,6 +14,7 @@ from fedstride.client.chunk import Samples
 from fedstride.client.exchange import Exchange
 from fedstride.client.personal import Personal
 from fedstride.core.losses import Loss
+from fedstride.core.normalise import Normalise
 from fedstride.core.rows import State, Vec
 from fedstride.core.scores import Metric
 from fedstride.data.federation import Federation, Lazy
@@ -40,7 +41,7 @@ class Task:
     contrast: bool = False  # whether the objective compares the features of several models
     full: bool = False  # whether the algorithm needs full-batch gradients, whatever the batch size
     mixed: bool = False  # whether forward passes use bfloat16
-    normalise: bool = False  # whether inputs are scaled, as given in each order: see core/normalise.py
+    normalise: Normalise = False  # whether inputs are scaled, as given in each order: see core/normalise.py
     folder: Path | None = None  # folder of the checkpoints
     keep: int = 1  # number of checkpoints to keep
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # evaluated on the test set, beside loss and accuracy

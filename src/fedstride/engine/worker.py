@@ -149,7 +149,9 @@ class Worker:
         largest = max(range(len(sizes)), key=sizes.__getitem__)
         most = sizes[largest] if task.full else min(sizes[largest], task.batch_size or sizes[largest])
         inputs, targets = task.clients[largest].take(torch.arange(most, device="cpu"))
-        inputs = scaled_by_itself(inputs) if task.normalise else inputs  # vmap is tested on these values
+        inputs = (
+            scaled_by_itself(inputs, task.normalise) if task.normalise else inputs
+        )  # vmap is tested on these values
         return largest, (moved(inputs, self.device), moved(targets, self.device))
 
     def _scaled(self, client: int, samples: Samples, scaling: Vec) -> Samples:

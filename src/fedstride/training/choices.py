@@ -26,7 +26,7 @@ def choices(setup: Setup) -> str:
     cohort = who(setup.sampler, len(setup.sizes))
     return (
         f"{counted(task.rounds, 'round')}, {cohort} in each; {number} per client, on {batch}; "
-        f"{weighing(task.weights, setup.sizes)}"
+        f"{weighing(task.weights, setup.sizes)}" + ("; inputs scaled to size 1" if task.normalise == "scale" else "")
     )
 
 

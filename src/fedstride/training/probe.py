@@ -27,13 +27,13 @@ from fedstride.core.batch import (
 from fedstride.core.errors import InvalidInput, Refused, tell
 from fedstride.core.losses import Loss
 from fedstride.core.model import Replica, probe
-from fedstride.core.normalise import features_of, scaled_by_itself
+from fedstride.core.normalise import Normalise, features_of, scaled_by_itself
 from fedstride.data.clients import Client, Collate, TensorClient, client_of, finite
 from fedstride.data.federation import Federation, Found, Lazy
 from fedstride.data.sets import in_order, sets_of
-from fedstride.training.scales import LOOK
 
 PROBE = 8  # samples of the largest client for the trial run
+LOOK = 500  # samples of it that are looked at for their scales
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,11 @@ class Probed:
 
 
 def try_out(
-    model: nn.Module, loss: str | Loss, clients: Federation | Lazy, tests: Sequence[Client], normalise: bool = False
+    model: nn.Module,
+    loss: str | Loss,
+    clients: Federation | Lazy,
+    tests: Sequence[Client],
+    normalise: Normalise = False,
 ) -> Probed:
     """Run model and loss on a few samples, and check all targets.
 
@@ -94,7 +98,7 @@ def try_out(
     features = features_of(inputs.shape[1:]) if isinstance(inputs, Tensor) else 0
     raw = None if found is not None else samples.inputs[:LOOK] if isinstance(samples, TensorClient) else inputs
     inputs, targets = moved(inputs, replica.device), moved(targets, replica.device)
-    inputs = scaled_by_itself(inputs) if normalise else inputs
+    inputs = scaled_by_itself(inputs, normalise) if normalise else inputs
     output, moving, random = _forward(model, inputs, where)
     criterion = losses.for_output(criterion, output)
     logits = logits_of(output)

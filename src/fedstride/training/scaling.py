@@ -1,4 +1,4 @@
-"""The exchange before the first round: the statistics of the clients' inputs, for normalise=True."""
+"""The exchange before the first round: the statistics of the clients' inputs, for normalise=True and "scale"."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def measure_inputs(setup: Setup, state: TrainingState) -> TrainingState:
             samples = float(reply.fields[MOMENTS][0]) * reply.weight
             known = sum(setup.sizes[client] for client in answered)
             if abs(samples - known) < 0.5:
-                scaling = scaling_of(reply.fields[MOMENTS], state.x.dtype).to(state.x.device)
+                scaling = scaling_of(reply.fields[MOMENTS], state.x.dtype, setup.task.normalise).to(state.x.device)
                 return replace(state, scaling=scaling, unbilled=sent)
             reasons[f"sums over {samples:g} samples instead of {known}"] += 1  # a damaged message
     raise TooFew(
-        f"normalise=True: {len(answered)} of {len(cohort)} clients sent the statistics of their inputs in the last of "
+        f"normalise={setup.task.normalise!r}: {len(answered)} of {len(cohort)} clients sent the statistics of their inputs in the last of "
         f"{call + 1} attempts ({counted(reasons)}), but quorum={guard.quorum!r} requires {least}, none of them damaged. "
         "Continue later, or with a smaller guard=fs.Guard(quorum=...).",
         run_of(setup, state),

@@ -40,7 +40,7 @@ class TrainingState:
     private: State  # the clip of differential privacy, which is sent to the clients
     moved: Vec  # the last change of the model
     average: Vec  # weighted mean of the iterates, for readout="average"
-    scaling: Vec | None = None  # means and deviations of the inputs, for normalise=True
+    scaling: Vec | None = None  # means and deviations of the inputs, for normalise=True or "scale"
     usual: dict[str, float] = field(default_factory=lambda: {"gradient": 0.0, "update": 0.0})
     # ... largest root mean square norm of a round's messages so far, by kind
     medians: dict[str, float] = field(default_factory=dict)  # largest median norm of a round's fields so far, by name
@@ -95,7 +95,7 @@ def run_of(setup: Setup, state: TrainingState, ended: str = "finished") -> Run:
         model = best.model
     else:
         model = exported(setup, state, read_out(setup.algorithm, state), state.stats)
-    engine = {**setup.clients.about(), **({} if state.scaling is None else {"normalise": True})}
+    engine = {**setup.clients.about(), **({} if state.scaling is None else {"normalise": setup.task.normalise})}
     return Run(
         model,
         state.x,

@@ -78,7 +78,7 @@ def train(
     readout: Literal["server", "last", "average"] | None = None,
     evaluate_every: Count = 1,
     guard: Guard | None = None,
-    normalise: bool = False,
+    normalise: bool | Literal["scale"] | None = None,
     progress: bool | None = None,
 ) -> Run:
     """Train a model on federated data.
@@ -130,8 +130,10 @@ def train(
         evaluate_every: rounds between evaluations on `test`. The last round is always evaluated.
         guard: quorum, retries and limits, for lost clients and exploding steps: fs.Guard(...).
         normalise: True = scale every input feature to mean 0 and deviation 1 over all samples of the federation (columns,
-            or the channels of images). Before the first round, every client is asked for sums over its inputs. The
-            returned model takes raw inputs.
+            or the channels of images). "scale" = divide all inputs by one number, their root mean square. Before the
+            first round, every client is asked for sums over its inputs. The returned model takes raw inputs: it is a
+            wrapper of the given one. None = "scale" for `auto` if the inputs are very small or large (above 8 or below
+            1/8) and the data is on this machine, else False.
         progress: True = show a progress bar; None = only on a terminal or in a notebook.
 
     Returns:
@@ -169,8 +171,9 @@ def train(
     validate.stop_of(stop, wanted, tests=len(tests), callbacks=bool(callbacks))
     normalise = validate.normalise_of(normalise, chosen, model)
     with torch.enable_grad():
-        probed = validate.try_out(model, loss, federated, tests, normalise)
+        probed = validate.try_out(model, loss, federated, tests, normalise or False)
         validate.try_metrics(wanted, probed)
+    normalise, warning, apart = validate.judge_inputs(normalise, chosen, model, federated, probed)
     chosen, probed, policy = with_changed_weights(chosen, probed, model, buffers)
     given: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "rounds": rounds, "buffers": policy}
     given |= {"model": model, "loss": probed.loss, "clients": probed.clients, "normalise": normalise, "mixed": mixed}
@@ -183,9 +186,9 @@ def train(
     options, cohorts = LocalOptions(weight_decay, clip_norm), sampler(cohort, len(federated))
     validate.quorum(guard, cohorts, chosen.privacy is not None)
     validate.fits(chosen, task, options, cohorts, steps, tested=bool(tests))
-    facts = _facts(chosen, task, federated, probed, tell_user=where.leads)
+    facts = _facts(chosen, task, federated, probed) | ({"scales": apart} if apart else {})
     if where.leads:
-        for odd in surprises(arguments, chosen, federated.sizes):
+        for odd in filter(None, [warning, *surprises(arguments, chosen, federated.sizes)]):
             tell(odd)
     with nullcontext() if when is None else locked(when.path):
         at_work = where.open(task, exchanges(chosen, options, normalise), lambda x: chosen.memory(x, split))
@@ -234,20 +237,11 @@ def _guard(guard: Guard | None) -> Guard:
     return guard or Guard()
 
 
-def _facts(
-    algorithm: Algorithm, task: Task, federated: Federation | Lazy, probed: Probed, tell_user: bool
-) -> dict[str, Any]:
-    """Return facts about data and model for run.facts; warn about inputs of unusual scales."""
+def _facts(algorithm: Algorithm, task: Task, federated: Federation | Lazy, probed: Probed) -> dict[str, Any]:
+    """Return facts about data and model for run.facts."""
     facts: dict[str, Any] = facts_of(task.model, algorithm)
     targets = targets_of(probed.tests[0].take()[1]) if len(probed.tests) == 1 else None
     if isinstance(targets, torch.Tensor):
         facts["constant"] = losses.constant(losses.inner(task.loss), targets)
     facts |= {key: list(names) for key in ("names", "classes") if (names := getattr(federated, key))}
-    if tell_user and not task.normalise and not validate.is_normalised(task.model):
-        private = algorithm.privacy is not None
-        warning, apart = validate.look_at_scales(federated, probed.inputs, private)
-        if warning := warning or validate.look_at_size(probed.inputs, private):
-            tell(warning)
-        if apart and not private:  # the clients' inputs are not released
-            facts["scales"] = apart
     return facts

@@ -21,22 +21,22 @@ from fedstride.core.batch import targets_of
 from fedstride.core.capabilities import declared
 from fedstride.core.errors import InvalidInput, Refused, nearest, not_negative, positive
 from fedstride.core.model import Replica, has_batch_statistics, probe
-from fedstride.core.normalise import Normalised
+from fedstride.core.normalise import Normalise
 from fedstride.core.scores import Metric, computed, resolve
 from fedstride.engine import Task, processor
 from fedstride.training.guard import Guard
 from fedstride.training.history import COLUMNS, NOT_NUMBERS, OF_CLIENTS
 from fedstride.training.personal import check_tests
 from fedstride.training.probe import Probed, found_elsewhere, tests_of, try_out
-from fedstride.training.scales import look_at_scales, look_at_size
+from fedstride.training.scales import is_normalised, judge_inputs, look_at_scales
 from fedstride.training.stop import EarlyStopping
 
 __all__ = [
     "algorithm_of",
     "fits",
     "is_normalised",
+    "judge_inputs",
     "look_at_scales",
-    "look_at_size",
     "metrics_of",
     "mixed_of",
     "normalise_of",
@@ -167,25 +167,21 @@ def stop_of(stop: Any, metrics: Collection[str], tests: int, callbacks: bool) ->
         raise InvalidInput(f"stop: metric={stop.metric!r} does not exist; {nearest(stop.metric, known)}")
 
 
-def normalise_of(normalise: Any, a: Algorithm, model: nn.Module) -> bool:
-    if not isinstance(normalise, bool):
-        raise InvalidInput(f"normalise={normalise!r} is invalid: expected True or False.")
+def normalise_of(normalise: Any, a: Algorithm, model: nn.Module) -> Normalise | None:
+    if not isinstance(normalise, bool | None) and normalise != "scale":
+        raise InvalidInput(f'normalise={normalise!r} is invalid: expected True, False, "scale" or None.')
     if normalise and is_normalised(model):
         raise Refused(
-            "normalise=True with a model that normalises its inputs already: the run.model of such a run. Use "
+            f"normalise={normalise!r} with a model that normalises its inputs already: the run.model of such a run. Use "
             "normalise=False to train it further, or pass run.model.model to measure the inputs again."
         )
     if normalise and a.privacy is not None:
         raise Refused(
-            "normalise=True with Privacy: sums of raw inputs are unbounded, so no noise can hide a client. Scale the inputs "
+            f"normalise={normalise!r} with Privacy: sums of raw inputs are unbounded, so no noise can hide a client. Scale the inputs "
             "by constants that are known beforehand, such as the range of each column."
         )
-    return normalise
-
-
-def is_normalised(model: nn.Module) -> bool:
-    """Whether the model scales its inputs itself, like run.model after normalise=True."""
-    return any(isinstance(m, Normalised) for m in model.modules())
+    chosen: Normalise | None = normalise
+    return chosen
 
 
 def fits(

@@ -74,7 +74,7 @@ def _about(path: Path) -> dict[str, Any]:
 def _facts(about: dict[str, Any]) -> dict[str, Any]:
     """Return the facts about the data, and whether the run normalised its inputs."""
     engine, facts = (v if isinstance(v := about.get(name), dict) else {} for name in ("engine", "facts"))
-    return {**facts, "normalised": engine.get("normalise") is True}
+    return {**facts, "normalised": engine.get("normalise") in (True, "scale")}
 
 
 def _saved(about: dict[str, Any]) -> Algorithm | None:

@@ -24,6 +24,7 @@ from fedstride.client.local import LocalOptions
 from fedstride.client.personal import Personal
 from fedstride.core.errors import FedstrideError, InvalidInput, Refused
 from fedstride.core.model import Replica
+from fedstride.core.normalise import Normalise
 from fedstride.core.rows import Vec
 from fedstride.data.federation import Federation, Found
 from fedstride.engine.flower import records, secure
@@ -110,8 +111,8 @@ class Station:
         return validate.mixed_of(self.given["precision"], self.model)
 
     @property
-    def normalise(self) -> bool:
-        return validate.normalise_of(self.given["normalise"], self.algorithm, self.model)
+    def normalise(self) -> Normalise:
+        return validate.normalise_of(self.given["normalise"], self.algorithm, self.model) or False
 
     @cached_property
     def personal(self) -> Personal | None:
