@@ -28,6 +28,7 @@ def test_every_public_name_has_an_entry_in_the_reference():
     assert set(reference.MODULES) == MODULES
     assert {f"fs.{name}" for name in {*_public.__all__, *dir(_public)} - MODULES if name[0] != "_"} <= entries
     assert {name for name in PUBLIC if not name.startswith("fs.wire.")} <= entries
+    assert {"Auto", "Scaffold", "fedstride.flower.Strategy", "fedstride.flower.train"} <= entries
 
 
 def test_a_public_name_without_a_docstring_is_an_error():

@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import fedstride as fs
+import fedstride.flower as strategies
 from docs.site.markdown import plain, table
 from fedstride.algorithm.recipes import RECIPES
 from fedstride.algorithm.registry import summary
@@ -72,6 +73,19 @@ def recipes() -> str:
     return f"{inspect.getdoc(fs.recipes)}\n\n{table(['name', 'description'], rows)}\n" + "".join(rest)
 
 
+def flower() -> str:
+    """Return the page of fedstride.flower: one row per strategy, and the entries of what they share."""
+    made = {name: getattr(strategies, name) for name in members(strategies)}
+    rules = {name: item.recipe for name, item in made.items() if hasattr(item, "recipe")}
+    rows = [
+        (f"[`{name}`](../algorithms/{recipe}.md)", plain(summary(RECIPES[recipe]))) for name, recipe in rules.items()
+    ]
+    about = "Strategies for [existing Flower apps](../flower.md). Each takes the settings of its algorithm, and those of `Strategy`."
+    return f"# `fedstride.flower`\n\n{about}\n\n{table(['strategy', 'description'], rows)}\n" + "".join(
+        entry(f"fedstride.flower.{name}", item) for name, item in made.items() if name not in rules
+    )
+
+
 def pages() -> dict[str, str]:
     """Return the pages of the reference: by topic, then by module."""
     texts = {page: f"# {title}\n\n" for page, (title, _) in TOPICS.items()}
@@ -81,7 +95,8 @@ def pages() -> dict[str, str]:
         module = getattr(fs, name)
         body = recipes() if name == "recipes" else entry(f"fs.{name}", module, 1).partition("\n\n")[2]
         texts[f"fs.{name}"] = f"# `fs.{name}`\n\n{body}"
-    head = "# API reference\n\nAll names below are those of `import fedstride as fs`.\n\n"
+    texts["fedstride.flower"] = flower()
+    head = "# API reference\n\nAll names below are those of `import fedstride as fs`, except `fedstride.flower`.\n\n"
     titles = {page: TOPICS[page][0] if page in TOPICS else f"`{page}`" for page in texts}
     index = head + "\n".join(f"- [{title}]({page}.md)" for page, title in titles.items()) + "\n"
     return {f"{FOLDER}/index.md": index} | {f"{FOLDER}/{page}.md": text for page, text in texts.items()}
