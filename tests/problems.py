@@ -34,8 +34,8 @@ class Classifier(nn.Module):
 
 def seeded(make: Callable[[], nn.Module], dtype: torch.dtype = torch.float64, seed: int = 0) -> nn.Module:
     """A module with the initial weights of this seed; the test's random state stays as it was."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed also formats three tracebacks, for other devices
         return make().to(dtype)
 
 

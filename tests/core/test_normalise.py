@@ -26,6 +26,7 @@ from fedstride.engine import Local, Torchrun
 from fedstride.engine.faults import Faulty
 from fedstride.training.result import Weights
 from tests.problems import Classifier, same_bits, seeded
+from tests.ranks import ranks
 
 SIZES = (30, 45, 20, 60, 35)
 ROUNDS = 6
@@ -340,9 +341,7 @@ def test_wide_linear_models_are_still_worked_on_in_the_span_of_their_samples():
 
 @pytest.mark.slow
 def test_torchrun_has_the_same_bits_in_all_processes(tmp_path):
-    from tests.kills import torchrun
-
-    done = torchrun(2, "-m", "tests.core.test_normalise", tmp_path)
+    done = ranks(2, "tests.core.test_normalise", tmp_path)
     assert done.returncode == 0, done.stderr
     for algorithm in ("auto", "scaffold"):
         expected = learn(algorithm=algorithm)

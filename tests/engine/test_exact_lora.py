@@ -10,7 +10,7 @@ import torch
 
 import fedstride as fs
 from tests.adapters import adapted, clients
-from tests.kills import torchrun
+from tests.ranks import ranks
 
 SETTINGS = {"clients": 4, "rounds": 3, "local_steps": 5, "algorithm": 'custom(aggregate={part="ExactLoRA"})'}
 
@@ -52,7 +52,7 @@ def test_secure_sums_are_refused(flower):
 
 @pytest.mark.slow
 def test_many_processes_have_the_same_bits(tmp_path):
-    done = torchrun(2, "-m", "tests.engine.test_exact_lora", tmp_path)
+    done = ranks(2, "tests.engine.test_exact_lora", tmp_path)
     assert done.returncode == 0, done.stderr
     assert distance(fs.load(tmp_path, adapted()), local()) == 0
 

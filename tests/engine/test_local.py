@@ -107,13 +107,19 @@ def test_engines_by_name():
 @pytest.mark.slow
 def test_a_script_that_trains_exits_with_code_zero():
     """Worker threads must not outlive the interpreter: its exit code is what make and CI see."""
-    script = (
-        "import torch, fedstride as fs\n"
-        "data = [(torch.randn(8, 5), torch.randint(0, 3, (8,))) for _ in range(6)]\n"
-        "fs.train(torch.nn.Linear(5, 3), 'cross_entropy', data, rounds=2, engine=fs.engine.Local(workers=3))\n"
-    )
-    ended = [subprocess.run([sys.executable, "-c", script], capture_output=True).returncode for _ in range(4)]
-    assert ended == [0] * 4
+    script = """if True:
+        import os, sys, torch, fedstride as fs
+        train, engine = fs.train, fs.engine.Local(workers=3)
+        for _ in range(4):
+            if child := os.fork():
+                print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+                continue
+            data = [(torch.randn(8, 5), torch.randint(0, 3, (8,))) for _ in range(6)]
+            train(torch.nn.Linear(5, 3), 'cross_entropy', data, rounds=2, engine=engine)
+            sys.exit(0)
+    """
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.split() == ["0"] * 4, done.stderr
 
 
 def test_an_error_of_a_loaded_client_names_the_client():

@@ -6,20 +6,22 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import uuid
 from contextlib import ExitStack
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import fedstride as fs
+from fedstride.app.cli import app
 from fedstride.engine.torchrun.engine import deal
 from tests import kills
 from tests.engine import own_models
 from tests.engine.many import every_algorithm, here, long
-from tests.kills import LAUNCH, LOOPBACK, torchrun, written
+from tests.kills import LAUNCH, torchrun, written
 from tests.problems import learn
+from tests.ranks import ranks
 
 
 @pytest.mark.slow
@@ -33,7 +35,7 @@ def test_every_algorithm_matches_the_local_engine_bitwise_in_all_processes(tmp_p
 
 @pytest.mark.slow
 def test_clients_keep_their_own_models_and_test_sets_in_many_processes(tmp_path):
-    done = torchrun(2, "-m", "tests.engine.own_models", tmp_path)
+    done = ranks(2, "tests.engine.own_models", tmp_path)
     assert done.returncode == 0, done.stderr
     leader, follower = written(tmp_path, 2)
     for name in own_models.CASES:
@@ -44,7 +46,7 @@ def test_clients_keep_their_own_models_and_test_sets_in_many_processes(tmp_path)
 @pytest.mark.slow
 def test_runs_resume_with_another_number_of_processes(tmp_path):
     for processes, rounds in ((2, 5), (4, 8), (1, 10)):
-        done = torchrun(processes, "-m", "tests.engine.many", tmp_path, "--algorithm=scaffold", f"--rounds={rounds}")
+        done = ranks(processes, "tests.engine.many", tmp_path, "--algorithm=scaffold", f"--rounds={rounds}")
         assert done.returncode == 0, done.stderr
     assert written(tmp_path, 1) == [here(long("scaffold", 10))]
     torch.manual_seed(0)
@@ -60,17 +62,14 @@ def test_restarted_processes_do_not_change_the_result(tmp_path):
 
 @pytest.mark.slow
 def test_the_command_line_trains_with_many_processes(tmp_path):
-    out, run = tmp_path / "run", ["-m", "fedstride", "run", "digits", "--rounds", "3"]
-    done = torchrun(2, *run, "--out", out)
+    out, run = tmp_path / "run", ["run", "digits", "--rounds", "3", "--out"]
+    done = torchrun(2, "-m", "fedstride", *run, out)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("round 3/3") == 1
-    alone = subprocess.run(
-        [sys.executable, *run, "--out", tmp_path / "alone"], env={**os.environ, **LOOPBACK}, text=True
-    )
-    assert alone.returncode == 0
+    assert CliRunner().invoke(app, [*run, str(tmp_path / "alone")]).exit_code == 0
     assert (out / "model.safetensors").read_bytes() == (tmp_path / "alone" / "model.safetensors").read_bytes()
     assert json.loads((out / "environment.json").read_text())["processes"] == 2
-    again = torchrun(2, *run, "--out", out, "--resume")
+    again = ranks(2, "fedstride", *run, out, "--resume")
     assert again.returncode == 0, again.stderr
     assert again.stdout.count("already finished") == 1
 

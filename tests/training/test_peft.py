@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -11,9 +12,8 @@ import fedstride as fs
 from fedstride.core.lora import pairs_of
 from tests.tiers import slow
 
-peft = pytest.importorskip("peft", reason="pip install 'fedstride[hf]'")
-transformers = pytest.importorskip("transformers", reason="pip install 'fedstride[hf]'")
-pytestmark = pytest.mark.slow
+MISSING = [name for name in ("peft", "transformers") if find_spec(name) is None]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason="pip install 'fedstride[hf]'")]
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 QUERY_VALUE = ["query", "value"]
@@ -21,6 +21,9 @@ QUERY_VALUE = ["query", "value"]
 
 def bert(seed=0, **settings):
     """A classifier of sequences of tokens, with adapters, without dropout."""
+    import peft  # takes 5 s, so not where `make test` collects tests
+    import transformers
+
     torch.manual_seed(seed)
     still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     shape = {"vocab_size": 20, "max_position_embeddings": 16, "num_labels": 2, "initializer_range": 0.3}
@@ -91,6 +94,9 @@ def test_variants_and_embeddings_are_refused():
 
 
 def test_rank_stabilised_scaling_and_transposed_weights_are_exact():
+    import peft
+    import transformers
+
     torch.manual_seed(0)
     config = transformers.GPT2Config(vocab_size=20, n_positions=16, n_embd=16, n_layer=1, n_head=2)
     lora = peft.LoraConfig(r=4, use_rslora=True, target_modules=["c_attn"], fan_in_fan_out=True)
