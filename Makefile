@@ -20,7 +20,7 @@ test: setup  ## run the tests of what matters most (4 minutes)
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -m "not slow"
 
 test-all: setup  ## run all tests, the slow ones too (27 minutes)
-	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 LONG = OMP_NUM_THREADS=1 $(PY) -m tests
 FIGURES = --json docs/reliability.json
@@ -50,7 +50,7 @@ test-mutants: setup  ## break one formula at a time: tests and laws must notice 
 test-processors: setup  ## the numerical tests with the instructions of other processors
 	@$(PY) -m tests.processors
 
-test-processors-short: setup  ## fewer of them, under two settings
+test-processors-short: setup  ## fewer of them, under two settings at once
 	@$(PY) -m tests.processors --short
 
 test-soak: setup  ## 10,000 rounds, in which memory must not grow (5 minutes)

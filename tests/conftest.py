@@ -1,4 +1,7 @@
-"""Hypothesis: few examples, always the same ones, no clock. SIGHUP as in a terminal. bfloat16, where the processor has it."""
+"""Hypothesis: few examples, always the same ones, no clock. SIGHUP as in a terminal. bfloat16, where the processor has it.
+
+Files with slow tests come first, so that the workers of `make test-all` end together.
+"""
 
 import signal
 
@@ -11,6 +14,12 @@ settings.register_profile("fedstride", deadline=None, derandomize=True, max_exam
 settings.load_profile("fedstride")
 if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
