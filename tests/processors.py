@@ -59,7 +59,8 @@ TESTS = (
     "tests/client/test_exchange.py",
 )
 # On an Intel Xeon with AVX-512 these two changed bits of float64 runs; those of oneDNN changed convolutions only, the rest none.
-SHORT_SETTINGS = ("ATEN_CPU_CAPABILITY=default", "MKL_ENABLE_INSTRUCTIONS=AVX2")
+# They concern different libraries, so one run can have both.
+SHORT_SETTINGS = ("ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=AVX2",)
 SHORT_TESTS = (
     *("-m", "not slow"),
     "tests/client",
@@ -74,9 +75,8 @@ SHORT_TESTS = (
 
 
 def passes(setting: str, tests: tuple[str, ...]) -> bool:
-    """Run the tests under one setting."""
-    name, _, value = setting.partition("=")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", name: value}
+    """Run the tests under one setting, or under several that are separated by spaces."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **dict(one.split("=") for one in setting.split())}
     began = time.monotonic()
     done = subprocess.run([sys.executable, "-m", "pytest", "-n", "2", *tests], env=environment)
     said = "passed" if done.returncode == 0 else "FAILED"
@@ -87,7 +87,7 @@ def passes(setting: str, tests: tuple[str, ...]) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.processors", description=__doc__)
     parser.add_argument("settings", nargs="*", metavar="NAME=VALUE", help="instead of all settings")
-    parser.add_argument("--short", action="store_true", help="fewer tests, under two settings")
+    parser.add_argument("--short", action="store_true", help="fewer tests, under two settings at once")
     asked = parser.parse_args()
     settings = asked.settings or (SHORT_SETTINGS if asked.short else SETTINGS)
     failed = [s for s in settings if not passes(s, SHORT_TESTS if asked.short else TESTS)]
