@@ -23,6 +23,7 @@ from fedstride.data.federation import Found, elsewhere
 from fedstride.engine import flower
 from fedstride.engine.flower import node as node_module
 from fedstride.engine.flower import nodes as nodes_module
+from fedstride.engine.flower import records as records_module
 from fedstride.engine.flower.project import arguments
 from tests.engine.grid import Grid
 from tests.problems import Classifier, classification, records, same_bits
@@ -249,10 +250,17 @@ def spoiled(grid: Grid, client: int, change) -> Grid:
     return grid
 
 
+def part(reply: Message, record: str):
+    """Return a record of a reply; "vectors": the one that has the vectors, which depends on their size."""
+    if record == "vectors":
+        record = "fields" if "fields" in reply.content else "upload"
+    return reply.content[record]
+
+
 def rewrite(record: str, name: str, value):
     def change(reply: Message) -> Message:
-        old = reply.content[record][name]
-        reply.content[record][name] = value(old) if callable(value) else value
+        old = part(reply, record)[name]
+        part(reply, record)[name] = value(old) if callable(value) else value
         return reply
 
     return change
@@ -271,14 +279,18 @@ def drop(record: str, name: str | None = None):
         if name is None:
             del reply.content[record]
         else:
-            del reply.content[record][name]
+            del part(reply, record)[name]
         return reply
 
     return change
 
 
 def array(change):
-    return lambda old: Array(change(torch.from_numpy(old.numpy().copy())).numpy())
+    def changed(old: Array | bytes) -> Array | bytes:
+        new = Array(change(records_module.tensor_of(old).clone()).numpy())
+        return new.data if isinstance(old, bytes) else new
+
+    return changed
 
 
 def nan(v):
@@ -286,49 +298,55 @@ def nan(v):
     return v
 
 
+def rubbish(old: Array | bytes) -> Array | bytes:
+    return b"rubbish" if isinstance(old, bytes) else Array("float64", (27,), "numpy.ndarray", b"rubbish")
+
+
 BAD = {
-    "stale": rewrite("facts", "round", 0),
-    "of another client": rewrite("facts", "client", 1),
-    "corrupt: no facts": drop("facts"),
-    "corrupt: no numbers": drop("numbers"),
-    "corrupt: rubbish": rewrite("fields", "update", lambda old: Array("float64", (27,), "numpy.ndarray", b"rubbish")),
-    "corrupt: a size that it declares": more("facts", "bytes", 1),
-    "corrupt: half a gradient": rewrite("numbers", "metrics.gradients", 0.5),
-    "wrong shape: too long": rewrite("fields", "update", array(lambda v: v.repeat(2))),
-    "wrong shape: far too long": rewrite("fields", "update", array(lambda v: v.repeat(10**4))),
-    "wrong shape: a matrix": rewrite("fields", "update", array(lambda v: v[None])),
-    "wrong shape: type": rewrite("fields", "update", array(lambda v: v.float())),
-    "wrong shape: no update": drop("fields", "update"),
-    "wrong shape: no loss": drop("numbers", "metrics.train_loss"),
-    "wrong shape: a list": rewrite("numbers", "metrics.train_loss", [1.0]),
-    "not finite": rewrite("fields", "update", array(nan)),
-    "not finite: loss": rewrite("numbers", "metrics.train_loss", float("nan")),
-    "not finite: huge": rewrite("numbers", "metrics.failed", 1e305),
-    "too long": rewrite("fields", "update", array(lambda v: 1e12 * v)),
+    "stale": rewrite("upload", "round", 0),
+    "of another client": rewrite("upload", "client", 1),
+    "corrupt: no upload": drop("upload"),
+    "corrupt: no round": drop("upload", "round"),
+    "corrupt: rubbish": rewrite("vectors", "update", rubbish),
+    "wrong shape: a size that it declares": more("upload", "bytes", 1),
+    "corrupt: half a gradient": rewrite("upload", "metrics.gradients", 0.5),
+    "wrong shape: too long": rewrite("vectors", "update", array(lambda v: v.repeat(2))),
+    "wrong shape: far too long": rewrite("vectors", "update", array(lambda v: v.repeat(10**4))),
+    "wrong shape: a matrix": rewrite("vectors", "update", array(lambda v: v[None])),
+    "wrong shape: type": rewrite("vectors", "update", array(lambda v: v.float())),
+    "wrong shape: no update": drop("vectors", "update"),
+    "wrong shape: no loss": drop("upload", "metrics.train_loss"),
+    "wrong shape: a list": rewrite("upload", "metrics.train_loss", [1.0]),
+    "not finite": rewrite("vectors", "update", array(nan)),
+    "not finite: loss": rewrite("upload", "metrics.train_loss", float("nan")),
+    "not finite: huge": rewrite("upload", "metrics.failed", 1e305),
+    "too long": rewrite("vectors", "update", array(lambda v: 1e12 * v)),
 }
 
 
+@pytest.mark.parametrize("small", [records_module.SMALL, 0])
 @pytest.mark.parametrize("case", BAD)
-def test_an_unusable_answer_is_left_out_and_counted(case):
+def test_an_unusable_answer_is_left_out_and_counted(case, small, monkeypatch):
+    monkeypatch.setattr(records_module, "SMALL", small)  # bytes of vectors that are sent with the numbers
     given = settings()
     run = flower.train(PROJECT, spoiled(a_grid(), 2, BAD[case]), given)
     reason = case.partition(":")[0]
     assert [row["refused"] for row in run.history] == [{}, {reason: 1}, {}]
     assert [row["participants"] for row in run.history] == [4, 3, 4]
-    without = flower.train(PROJECT, spoiled(a_grid(), 2, drop("facts")), given)
+    without = flower.train(PROJECT, spoiled(a_grid(), 2, drop("upload")), given)
     assert torch.equal(run.x, without.x)
 
 
 def test_a_false_norm_of_an_update_changes_nothing():
     given = settings(algorithm="fedexp")
-    lie = rewrite("numbers", "fields.square", 1e9)
+    lie = rewrite("upload", "fields.square", 1e9)
     assert same_bits(flower.train(PROJECT, spoiled(a_grid(), 2, lie), given), flower.train(PROJECT, a_grid(), given))
 
 
 def test_an_oversized_raw_update_is_refused():
     for lie in (
-        rewrite("fields", "raw", array(lambda v: 1e12 * v)),
-        rewrite("numbers", "fields.effective_steps", 1e-12),
+        rewrite("vectors", "raw", array(lambda v: 1e12 * v)),
+        rewrite("upload", "fields.effective_steps", 1e-12),
     ):
         run = flower.train(PROJECT, spoiled(a_grid(), 2, lie), settings(algorithm="fednova"))
         assert [row["refused"] for row in run.history] == [{}, {"too long": 1}, {}]
@@ -439,11 +457,11 @@ def test_a_run_that_diverges_ends_as_on_the_local_engine():
 
 
 def test_the_quorum_is_enforced():
-    grid = spoiled(a_grid(), 1, drop("facts"))
+    grid = spoiled(a_grid(), 1, drop("upload"))
     run = flower.train(PROJECT, grid, settings(quorum=0.5))
     assert [row["attempts"] for row in run.history] == [1, 1, 1]
     with pytest.raises(fs.TooFew, match=r"quorum=1\.0 requires 4"):
-        flower.train(PROJECT, spoiled(a_grid(), 1, drop("facts")), settings(quorum=1.0))
+        flower.train(PROJECT, spoiled(a_grid(), 1, drop("upload")), settings(quorum=1.0))
 
 
 # What clients remember
@@ -771,11 +789,9 @@ def sparse(change):
     """Change the parts of an update that TOP-k compressed."""
 
     def spoil(reply: Message) -> Message:
-        fields = reply.content.array_records["fields"]
-        where, values = change(
-            *(torch.from_numpy(fields[f"update.{part}"].numpy().copy()) for part in ("where", "values"))
-        )
-        fields["update.where"], fields["update.values"] = Array(where.numpy()), Array(values.numpy())
+        upload, names = reply.content["upload"], ("update.where", "update.values")
+        for name, v in zip(names, change(*(records_module.tensor_of(upload[n]).clone() for n in names)), strict=True):
+            upload[name] = Array(v.numpy()).data
         return reply
 
     return spoil

@@ -48,12 +48,12 @@ def junk(record, made):
 
 EXTRA = {
     "a record that was not asked for": junk("more", ArrayRecord({"junk": Array(torch.zeros(10**6).numpy())})),
-    "a fact that was not asked for": more("facts", "more", "x" * 10**6),
+    "a fact that was not asked for": more("upload", "more", "x" * 10**6),
     "10,000 records": lambda reply: [junk(str(i), ConfigRecord({}))(reply) for i in range(10_000)][-1],
-    "a number of 10^6 parts": more("numbers", "metrics.gradients", [1] * 10**6),
+    "a number of 10^6 parts": more("upload", "metrics.gradients", [1] * 10**6),
     "junk beside a problem": lambda reply: junk("problem", ConfigRecord({"text": "x" * 10**6}))(reply),
-    "effective steps below zero": rewrite("numbers", "fields.effective_steps", -1.0),
-    "a negative count": rewrite("numbers", "metrics.gradients", -1),
+    "effective steps below zero": rewrite("upload", "fields.effective_steps", -1.0),
+    "a negative count": rewrite("upload", "metrics.gradients", -1),
 }
 
 
@@ -81,9 +81,9 @@ def test_nodes_do_not_declare_the_size_of_their_answers():
 
 def rewrite_sparse(change):
     def spoil(reply):
-        fields = reply.content.array_records["fields"]
-        vector = records.tensors(fields)["update"]
-        reply.content["fields"] = ArrayRecord({"update": Array(change(vector).numpy())})
+        upload = reply.content["upload"]
+        parts = {name: upload.pop(name) for name in list(upload) if name.startswith("update")}
+        upload["update"] = Array(change(records.tensors(parts)["update"]).numpy()).data
         return reply
 
     return spoil

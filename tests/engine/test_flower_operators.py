@@ -42,7 +42,7 @@ def named(*names: str):
 
 
 def test_lists_of_clients_show_the_names_of_nodes(said):
-    flower.train(PROJECT, spoiled(named("Ward 1", "Ward 2", "Ward 3"), 2, drop("facts")), settings())
+    flower.train(PROJECT, spoiled(named("Ward 1", "Ward 2", "Ward 3"), 2, drop("upload")), settings())
     assert "client 0 (Ward 1): node 100, 6 samples" in said()
     assert "client 3: node 103, 8 samples" in said()
     assert "round 2: lost 1: client 2 (Ward 3): corrupt" in said()

@@ -1,4 +1,8 @@
-"""Orders and uploads as Flower records: vectors as arrays, scalars as metrics, without rounding."""
+"""Orders and uploads as Flower records, without rounding.
+
+Flower transfers every record, every array and every part of an array in a request of its own, and a request costs the
+SuperLink as much as many kilobytes. So small vectors travel as bytes in a record of configuration values, beside the scalars.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from threading import Lock
 from typing import Any, TypeVar, cast
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from fedstride.client.exchange import Upload
@@ -28,10 +32,12 @@ T = TypeVar("T")
 COUNTS = ("finite", "gradients", "forwards")  # metrics that are integers
 MOST = 2**53  # larger counts are refused
 NUMBER = 8  # bytes of a single number
+SMALL = 5 * 2**20  # bytes of vectors that are sent in one piece; Flower cuts arrays into pieces of this size
 SPARE = 4096  # bytes of headers and rounding in a vector
 PARTS = 8  # arrays of a compressed vector, at most
 MOST_TEXT = 2**20  # characters of a node's description of its model
 LONGEST = 500  # characters of a text from a node
+NPY = "numpy.ndarray"  # Flower's name of the format of .npy files
 MANY = 2**20  # clients: the sum of this many numbers must be finite
 _reading = (
     Lock()
@@ -54,19 +60,22 @@ class Unusable(FedstrideError):
     """An unusable reply; the message is the reason in the history."""
 
 
-def arrays(tensors: Mapping[str, Tensor]) -> ArrayRecord:
-    """Convert vectors to a record, sparse ones in a compact form."""
+def arrays(tensors: Mapping[str, Tensor]) -> ArrayRecord | ConfigRecord:
+    """Convert vectors to a record, sparse ones in a compact form, small ones to the bytes of a .npy file."""
     parts = {name + part: v for name, whole in tensors.items() for part, v in encode(whole.detach()).items()}
-    return ArrayRecord({name: Array(v.cpu().numpy()) for name, v in parts.items()})
+    found = {name: Array(v.cpu().numpy()) for name, v in parts.items()}
+    if sum(len(array.data) for array in found.values()) > SMALL:
+        return ArrayRecord(found)
+    return ConfigRecord({name: array.data for name, array in found.items()})
 
 
-def tensor_of(array: Array) -> Tensor:
+def tensor_of(array: Array | bytes) -> Tensor:
     """Read an array of a record; safe in threads."""
     with _reading:
-        return torch.from_numpy(array.numpy())
+        return torch.from_numpy((Array("", (), NPY, array) if isinstance(array, bytes) else array).numpy())
 
 
-def tensors(record: ArrayRecord) -> State:
+def tensors(record: Mapping[str, Any]) -> State:
     """Convert a record of arrays() back to vectors."""
     return {
         name: decode({part: tensor_of(array) for part, array in parts.items()})
@@ -74,18 +83,17 @@ def tensors(record: ArrayRecord) -> State:
     }
 
 
-def ordered(order: Order, known: bool, personal: Personal | None = None) -> dict[str, ArrayRecord]:
+def ordered(order: Order, known: bool, personal: Personal | None = None) -> dict[str, ArrayRecord | ConfigRecord]:
     """Return the records of an order that all clients share; known: whether they already have the model.
 
     Personal entries are not sent: nodes have their own, and the initial ones from the model that they build.
     """
     x = order.x[:0] if known else order.x if personal is None else personal.cut(order.x)
     model = {name: v for name, v in (("x", x), ("stats", order.stats)) if len(v)}
-    # Empty vectors and records are left out: Flower sends every one in requests of its own.
     return {name: arrays(vectors) for name, vectors in (("model", model), ("broadcast", order.broadcast)) if vectors}
 
 
-def sent(shared: Mapping[str, ArrayRecord], order: Order, client: int, steps: int, errand: Errand) -> RecordDict:
+def sent(shared: Mapping[str, ArrayRecord | ConfigRecord], order: Order, client: int, steps: int, errand: Errand) -> RecordDict:
     """Return the content of an order to one client."""
     facts = {
         "round": order.round,
@@ -109,7 +117,7 @@ def order_of(content: RecordDict, kind: str, device: torch.device) -> Order:
     """Return the order in a message of sent(), with a cohort of one; x is empty if the client already has it."""
     facts = cast(dict[str, Any], content.config_records["order"])
     model, broadcast = (
-        {k: v.to(device) for k, v in tensors(content.array_records.get(name, ArrayRecord())).items()}
+        {k: v.to(device) for k, v in tensors(content.get(name, ConfigRecord())).items()}
         for name in ("model", "broadcast")
     )
     cohort, empty = [(facts["client"], facts["steps"])], torch.zeros(0, device=device)
@@ -118,17 +126,18 @@ def order_of(content: RecordDict, kind: str, device: torch.device) -> Order:
 
 
 def uploaded(upload: Upload, order: Order) -> RecordDict:
-    """Return the records of a single client's upload; scalar fields are sent with the metrics."""
+    """Return a single client's upload: one record if its vectors are small, else with a record of arrays beside it."""
     client, _ = order.cohort[0]
     fields = {name: v[0] for name, v in _needed(upload.fields).items()}
     vectors = {name: v for name, v in fields.items() if len(v) > 1}
     numbers = {f"fields.{name}": float(v) for name, v in fields.items() if len(v) == 1}
     for name, v in upload.metrics.items():
         numbers[f"metrics.{name}"] = int(v) if name in COUNTS else float(v)
-    facts = {"client": client, "round": order.round, "call": order.call}
-    return RecordDict(
-        {"fields": arrays(vectors), "numbers": MetricRecord(cast(Any, numbers)), "facts": ConfigRecord({**facts})}
-    )
+    facts: dict[str, Any] = {"client": client, "round": order.round, "call": order.call, **numbers}
+    record = arrays(vectors)
+    if isinstance(record, ConfigRecord):
+        return RecordDict({"upload": ConfigRecord({**facts, **record})})
+    return RecordDict({"upload": ConfigRecord(facts), "fields": record})
 
 
 def admitted(
@@ -139,14 +148,14 @@ def admitted(
     Raises:
         Unusable: if the content is anything else.
     """
-    if set(content) != {"fields", "numbers", "facts"}:
+    if not {"upload"} <= set(content) <= {"upload", "fields"}:
         raise Unusable("corrupt")
     try:
-        facts = content.config_records["facts"]
-        if set(facts) != {"client", "round", "call"}:
-            raise Unusable("corrupt")
-        vectors, numbers = _named(content.array_records["fields"]), content.metric_records["numbers"]
-        came, when = facts["client"], (facts["round"], facts["call"])
+        facts = content.config_records["upload"]
+        large = content.array_records["fields"] if "fields" in content else {}
+        vectors = _named({**{name: v for name, v in facts.items() if isinstance(v, bytes)}, **large})
+        numbers = {name: v for name, v in facts.items() if not isinstance(v, bytes)}
+        came, when = numbers.pop("client"), (numbers.pop("round"), numbers.pop("call"))
     except (KeyError, TypeError) as error:
         raise Unusable("corrupt") from error
     if came != client:
@@ -183,18 +192,18 @@ def _needed(fields: Mapping[str, T]) -> dict[str, T]:
     return {name: v for name, v in fields.items() if name != "update" or "raw" not in fields}
 
 
-def _named(record: ArrayRecord) -> dict[str, dict[str, Array]]:
+def _named(record: Mapping[str, Any]) -> dict[str, dict[str, Array | bytes]]:
     """Group the arrays of a record by vector: see wire/sparse.py."""
-    found = dict[str, dict[str, Array]]()
+    found = dict[str, dict[str, Array | bytes]]()
     for key, array in record.items():
         name, dot, part = key.partition(".")
         found.setdefault(name, {})[dot + part] = array
     return found
 
 
-def _vector(parts: Mapping[str, Array], numbers: int, like: Tensor) -> tuple[Tensor, int]:
+def _vector(parts: Mapping[str, Array | bytes], numbers: int, like: Tensor) -> tuple[Tensor, int]:
     """Return a vector and the bytes of the numbers that were sent for it."""
-    sizes = [len(array.data) for array in parts.values()]
+    sizes = [len(array if isinstance(array, bytes) else array.data) for array in parts.values()]
     if len(sizes) > PARTS or sum(sizes) > numbers * like.element_size() + SPARE:
         raise Unusable("wrong shape")
     try:
