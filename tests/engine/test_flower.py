@@ -24,6 +24,7 @@ from fedstride.engine import flower
 from fedstride.engine.flower import node as node_module
 from fedstride.engine.flower import nodes as nodes_module
 from fedstride.engine.flower import records as records_module
+from fedstride.engine.flower import replies as replies_module
 from fedstride.engine.flower.project import arguments
 from tests.engine.grid import Grid
 from tests.problems import Classifier, classification, records, same_bits
@@ -407,14 +408,16 @@ def test_a_node_that_leaves_during_an_exchange_is_offline(monkeypatch):
 
 def test_the_server_waits_for_half_of_a_cohort(monkeypatch):
     grid = a_grid()
-    naps = []
+    naps, done = [], []
 
     def come_back(seconds):
-        naps.append(seconds)
-        grid.online = set(grid.nodes)
+        if seconds == nodes_module.WAIT:
+            naps.append(seconds)
+            grid.online = set(grid.nodes)
 
     def spoil(reply):
-        if reply.metadata.group_id == "0" and of_client(grid, reply) == 0:  # the last one that is worked on
+        done.append(reply.metadata.group_id)
+        if done[-1] == "0" and done.count("0") == CLIENTS:  # the first round's last reply
             grid.online = {103}
         return reply
 
@@ -832,7 +835,7 @@ def test_memory_files_are_not_pickle():
 @pytest.mark.parametrize("silent", range(CLIENTS))
 def test_silent_nodes_do_not_block_other_answers(silent, monkeypatch):
     """Replies are polled one at a time here; at the deadline, all that have arrived count."""
-    monkeypatch.setattr(nodes_module, "TOGETHER", 1)
+    monkeypatch.setattr(replies_module, "TOGETHER", 1)
     grid = a_grid()
     grid.spoil = lambda reply: (
         None

@@ -98,17 +98,19 @@ def initial() -> ArrayRecord:
 
 
 class Grid(grid.Grid):
-    """The grid of this process, with the call that strategies use."""
+    """The grid of this process, with a list of the messages that it sent."""
 
     def __init__(self, app: ClientApp, ids: Iterable[int] = (7, 3, 5)) -> None:
         super().__init__(app, {node: {"partition-id": i} for i, node in enumerate(ids)})
         self.sent: list[Message] = []
 
+    def push_messages(self, messages: list[Message]) -> list[str]:
+        self.sent += [message for message in messages if "run" not in message.content]  # without the roll call
+        return super().push_messages(messages)
+
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        sent = list(messages)
-        self.sent += sent
-        keys = [key for key in self.push_messages(sent) if key] if sent else []
-        return self.pull_messages(keys)
+        """The call of Flower's own strategies."""
+        return self.pull_messages([key for key in self.push_messages(list(messages)) if key])
 
 
 def row(record: ArrayRecord) -> torch.Tensor:

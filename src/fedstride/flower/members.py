@@ -18,6 +18,7 @@ from fedstride.core.rows import sq
 from fedstride.data.federation import Found
 from fedstride.engine.flower import records
 from fedstride.engine.flower.nodes import REASONS, Nodes, log
+from fedstride.engine.flower.replies import Replies
 from fedstride.engine.protocol import Order
 from fedstride.flower.layout import Layout, difference, tensors_of
 
@@ -37,6 +38,10 @@ class Relay:
     needs: str  # the rule, for the error about clients that do not know orders
     gathering: bool = True
     wrong: dict[int, str] = field(default_factory=dict)  # nodes that did not describe themselves, and why
+    replies: Replies = field(init=False)  # to ordinary messages
+
+    def __post_init__(self) -> None:
+        self.replies = Replies(self.grid)
 
     def get_node_ids(self) -> Iterable[int]:
         return self.grid.get_node_ids()
@@ -210,7 +215,7 @@ def _exchanged(nodes: Members | Unchanged, messages: Sequence[Message], seconds:
     """Return the replies that were handed over, or send the messages and wait for replies."""
     replies, nodes.handed = nodes.handed, None
     if replies is None:
-        replies = list(nodes.relay.grid.send_and_receive(nodes.messages(messages), timeout=seconds))
+        replies = nodes.relay.replies.send_and_receive(nodes.messages(messages), seconds)
     return replies
 
 

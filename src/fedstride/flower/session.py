@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -21,7 +21,7 @@ from fedstride.client.local import LocalOptions
 from fedstride.core.errors import InvalidInput
 from fedstride.data.federation import elsewhere
 from fedstride.engine.flower.clients import Flower, FlowerClients
-from fedstride.engine.flower.nodes import LONG, log
+from fedstride.engine.flower.nodes import WAIT, log
 from fedstride.engine.local import one_thread
 from fedstride.engine.protocol import Order
 from fedstride.flower.layout import Layout, checked_initial, described, difference, guessed, tensors_of, unknown
@@ -126,6 +126,10 @@ class Session:
         here = [position for position, (client, _) in enumerate(order.cohort) if client in online]
         return nodes.messages(self.clients.messages(order, here))
 
+    def exchange(self, messages: Iterable[Message]) -> list[Message]:
+        """Send messages, and return the replies that arrive in time."""
+        return self.relay.replies.send_and_receive(messages, self.timeout)
+
     def finish(self, replies: Sequence[Message]) -> ArrayRecord:
         """Advance the state by a round, and return the arrays to evaluate. Later exchanges of the round are made here."""
         nodes = self.nodes
@@ -224,4 +228,4 @@ def wait_for_nodes(grid: Grid, least: int, seconds: float) -> None:
         if now > said + SAY:
             said = now
             log.info("%d of %d nodes are connected; waiting for the others", here, least)
-        time.sleep(LONG)
+        time.sleep(WAIT)

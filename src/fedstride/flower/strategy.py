@@ -186,7 +186,7 @@ class Strategy(FlowerStrategy):
                 first = _packed(start=evaluate_fn(0, initial_arrays))
             for number in range(session.state.round + 1, rounds + 1):
                 messages = self.configure_train(number, session.shown, train_config, grid)
-                replies = grid.send_and_receive(messages, timeout=timeout)
+                replies = session.exchange(messages)
                 arrays, trained = self.aggregate_train(number, replies)
                 if arrays is None:
                     raise InvalidInput(
@@ -195,7 +195,7 @@ class Strategy(FlowerStrategy):
                 if arrays is not session.shown:
                     session.take(arrays)
                 asked = self.configure_evaluate(number, arrays, evaluate_config, grid)
-                evaluated = self.aggregate_evaluate(number, grid.send_and_receive(asked, timeout=timeout))
+                evaluated = self.aggregate_evaluate(number, session.exchange(asked))
                 tested = None if evaluate_fn is None else evaluate_fn(number, arrays)
                 session.save({COLUMN: {**first, **_packed(train=trained, evaluate=evaluated, server=tested)}})
                 first = {}

@@ -163,10 +163,10 @@ def test_the_command_writes_what_it_shows(tmp_path, monkeypatch):
 
 
 def test_replies_are_fetched_so_that_the_sum_has_few_gaps():
-    nodes = pytest.importorskip("fedstride.engine.flower.nodes")
+    replies = pytest.importorskip("fedstride.engine.flower.replies")
     arrivals = random.Random(1).sample(range(2000), 2000)
-    order = list(wire.fetched(arrivals, nodes.TOGETHER))
+    order = list(wire.fetched(arrivals, replies.TOGETHER))
     assert sorted(order) == list(range(2000))
     assert wire.open_nodes(order) < 300 < 700 < wire.open_nodes(arrivals)
     late = [*range(1, 2000), 0]  # the first one keeps nobody from being fetched
-    assert list(wire.fetched(late, nodes.TOGETHER)) == late
+    assert list(wire.fetched(late, replies.TOGETHER)) == late

@@ -28,12 +28,12 @@ from flwr.supercore.inflatable.inflatable_object import (
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedstride.app.supernode.pace import Pace
 from fedstride.app.supernode.retry import retry_soon
 from fedstride.app.supernode.worker import Worker
 
 log = logging.getLogger("flwr.fedstride")  # a child of Flower's logger, which shows it
-SHORT, LONG = 0.1, 3.0  # seconds between two looks for messages; Flower's own SuperNode takes LONG
-SHARE = 0.1  # of the time since the last message: the most that waiting for a look adds to a round
+SHORT, LONG = 0.04, 3.0  # seconds between two looks for messages; Flower's own SuperNode takes LONG
 IDLE = 600.0  # seconds without a message after which the app's process ends, to free its memory
 
 
@@ -66,18 +66,19 @@ def start(**given: Any) -> None:
         state.set_node_id(node)
         log.info("SuperNode ID: %s", node)
         store, own, trusted = state.object_store, given["node_config"], given["trusted_entities"]
-        last = time.monotonic()
+        pace = Pace(SHORT, LONG)
         while True:
             run = flower._pull_and_store_message(
                 state, store, own, receive, get_run, get_fab, pull_object, confirm, trusted
             )
             if run is None:
                 desk.tidy()
-                time.sleep(min(max(SHARE * (time.monotonic() - last), SHORT), LONG))
+                pace.pause()
                 continue
+            pace.arrived()
             desk.work()
             flower._push_messages(state, store, send, push_object)
-            last = time.monotonic()
+            pace.start()
 
 
 class Desk:

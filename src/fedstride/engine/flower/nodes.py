@@ -17,9 +17,7 @@ from fedstride.engine.flower import records
 from fedstride.engine.flower.replies import Replies
 
 log = logging.getLogger("flwr.fedstride")  # a child of Flower's logger, which shows it
-TOGETHER = 64  # replies that are held in memory
-SHORT, LONG, LONGEST = 0.02, 0.3, 2.0  # seconds between polls for replies
-IDLE = 4  # pauses are this many times as long as a poll that found nothing
+WAIT = 0.3  # seconds between checks of whether missing nodes have come
 LOOK = 2.0  # seconds between checks of which nodes are online
 SAY = 10.0  # seconds between log lines
 ASK = 600.0  # seconds until a new node is asked again to identify itself
@@ -109,7 +107,7 @@ class Nodes:
             if now > said + SAY:
                 said = now
                 log.info("%d of %d clients are connected; waiting for %s", len(self.at), self.clients, missing[:NAMED])
-            time.sleep(LONG)
+            time.sleep(WAIT)
             self._update(log.warning)
 
     def online(self, cohort: Collection[int], seconds: float) -> set[int]:
@@ -120,14 +118,10 @@ class Nodes:
             found = {client for client in cohort if self.at.get(client) in there}
             if 2 * len(found) >= len(cohort) or time.monotonic() > end:
                 return found
-            time.sleep(LONG)
+            time.sleep(WAIT)
 
     def ask(self, messages: Sequence[Message], seconds: float) -> Iterator[tuple[int, RecordDict | str]]:
-        """Send messages, and yield (index of a message, its reply or the reason why there is none) as replies arrive.
-
-        Before the deadline, only the first TOGETHER pending replies are polled. Later ones wait at the SuperLink, so
-        replies arrive roughly in order and the sum needs little memory.
-        """
+        """Send messages, and yield (index of a message, its reply or the reason why there is none) as replies arrive."""
         if not messages:
             return
         pending: dict[str, int] = {}
@@ -136,20 +130,15 @@ class Nodes:
                 pending[key] = i
             else:
                 yield i, "offline"
-        start, pause = time.monotonic(), SHORT
-        looked = said = start
+        looked = said = start = time.monotonic()
+        self.replies.start()
         while pending:
-            began, before = time.monotonic(), len(pending)
-            over = began > start + seconds
-            keys = [key for key in pending if key not in self.replies.held]
-            keys = keys if over else keys[:TOGETHER]
-            for first in range(0, max(1, len(keys)), TOGETHER):
-                for reply in self.replies.poll(keys[first : first + TOGETHER]):
-                    number = pending.pop(reply.metadata.reply_to_message_id, None)
-                    if number is not None:
-                        yield number, _content(reply, messages[number].metadata.dst_node_id)
+            over = time.monotonic() > start + seconds
+            for reply in self.replies.last(pending) if over else self.replies.wait(pending):
+                number = pending.pop(reply.metadata.reply_to_message_id, None)
+                if number is not None:
+                    yield number, _content(reply, messages[number].metadata.dst_node_id)
             now = time.monotonic()
-            idle = IDLE * (now - began) if len(pending) == before else 0.0
             if pending and over:
                 yield from ((i, "late") for i in pending.values())
                 return
@@ -162,9 +151,6 @@ class Nodes:
             if pending and now > said + SAY:
                 said = now
                 log.info("%d of %d replies have arrived", len(messages) - len(pending), len(messages))
-            if pending:
-                time.sleep(min(max(pause, idle), LONGEST))
-                pause = min(LONG, 1.1 * pause)
 
     def _update(self, complain: Callable[[str], None]) -> set[int]:
         """Return the nodes that are online. Ask unknown nodes to identify themselves, without waiting for them."""

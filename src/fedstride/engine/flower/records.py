@@ -93,7 +93,9 @@ def ordered(order: Order, known: bool, personal: Personal | None = None) -> dict
     return {name: arrays(vectors) for name, vectors in (("model", model), ("broadcast", order.broadcast)) if vectors}
 
 
-def sent(shared: Mapping[str, ArrayRecord | ConfigRecord], order: Order, client: int, steps: int, errand: Errand) -> RecordDict:
+def sent(
+    shared: Mapping[str, ArrayRecord | ConfigRecord], order: Order, client: int, steps: int, errand: Errand
+) -> RecordDict:
     """Return the content of an order to one client."""
     facts = {
         "round": order.round,

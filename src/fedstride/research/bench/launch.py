@@ -32,7 +32,7 @@ LOOK = 30.0  # seconds between status queries of a deployed run; each costs a se
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 QUIET = {
     **{"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"},  # the first restricts Ray to loopback
-    **{"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"},
+    **{"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"},
 }
 PYPROJECT = f"""[project]
 name = "{APP.replace("_", "-")}"

@@ -219,7 +219,7 @@ def in_flower(
 
 def server(say: Say) -> dict[str, Any]:
     """Measure the server's cost per client of a Flower round, and the largest number of open nodes of the sum's tree."""
-    from fedstride.engine.flower.nodes import TOGETHER
+    from fedstride.engine.flower.replies import TOGETHER
     from fedstride.research.bench.federated import ingest
 
     def shuffled(m: int) -> Iterator[int]:
