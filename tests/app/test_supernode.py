@@ -26,7 +26,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import fedstride as fs
 from fedstride.app.supernode import __main__ as command
-from fedstride.app.supernode import flower, retry
+from fedstride.app.supernode import flower, pace, retry
 from fedstride.app.supernode.worker import Died, Worker
 from fedstride.core.files import read_tensors
 from fedstride.training import checkpoint
@@ -249,3 +249,46 @@ def test_missing_parts_are_looked_for_soon(monkeypatch):
     del pull.__kwdefaults__["initial_backoff"]
     retry.retry_soon()  # another version of Flower
     assert "initial_backoff" not in pull.__kwdefaults__
+
+
+class Clock:
+    """A time that passes only in sleep()."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.naps: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.naps.append(seconds)
+
+
+def test_pauses_grow_with_the_time_waited(monkeypatch):
+    monkeypatch.setattr(pace, "time", clock := Clock())
+    waiting = pace.Pace(0.04, 3.0)
+    waiting.start()
+    for _ in range(200):
+        waiting.pause()
+    assert clock.naps[:3] == [0.0, 0.04, 0.04]  # nothing is known about the first time
+    assert clock.naps == sorted(clock.naps) and clock.naps[-1] == 3.0
+    waited = [sum(clock.naps[: i + 1]) for i in range(len(clock.naps))]
+    assert all(nap <= 0.04 + pace.SHARE * before for nap, before in zip(clock.naps[1:], waited[:-1], strict=True))
+
+
+def test_the_first_look_is_when_it_may_be_there(monkeypatch):
+    monkeypatch.setattr(pace, "time", clock := Clock())
+    waiting = pace.Pace(0.04, 3.0)
+
+    def first_look(took: float) -> float:
+        waiting.start()
+        clock.now += took - clock.naps[-1]
+        waiting.arrived()
+        clock.now += 100
+        waiting.arrived()  # others of the same time do not count
+        return clock.naps[-1]
+
+    looks = [first_look(took) for took in (0.2, 5.0, 5.0, 0.4, 0.4)]
+    assert looks == pytest.approx([0.0, 0.12, 0.12, pace.CAP, 0.24])  # of the shorter of the last two

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("flwr")
+
+from flwr.app import Message
 
 from fedstride.engine import flower
 from fedstride.engine.flower import replies
@@ -78,3 +81,53 @@ def test_an_error_of_the_grid_is_raised_where_replies_are_awaited():
     grid.pull_messages = fail
     with pytest.raises(Down):
         flower.train(PROJECT, grid, settings())
+
+
+class Post:
+    """A grid whose replies come when the test says so; `asked` has the messages of every poll."""
+
+    def __init__(self) -> None:
+        self.here: dict[str, Message] = {}
+        self.asked: list[str] = []
+
+    def push_messages(self, messages):
+        return [str(i) for i, _ in enumerate(messages)]
+
+    def pull_messages(self, keys):
+        self.asked += keys
+        return [self.here.pop(key) for key in keys if key in self.here]
+
+    def arrive(self, key: str) -> None:
+        self.here[key] = SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id=key))
+
+
+def test_while_no_reply_arrives_one_is_asked_for_at_a_time():
+    post = Post()
+    waiting = replies.Replies(post)
+    waiting.start()
+    for _ in range(6):
+        assert not list(waiting.wait(["a", "b", "c"]))
+    assert sorted(post.asked[:3]) == sorted(post.asked[3:]) == ["a", "b", "c"]
+
+
+def test_when_a_reply_arrives_all_others_are_asked_for_at_once():
+    post, found = Post(), []
+    waiting = replies.Replies(post)
+    for key in "abc":
+        post.arrive(key)
+    waiting.start()
+    start = time.monotonic()
+    for pending in (["a", "b", "c"], ["a", "b", "c"]):
+        found += [reply.metadata.reply_to_message_id for reply in waiting.wait(pending)]
+    assert sorted(found) == ["a", "b", "c"]
+    assert time.monotonic() - start < replies.LONG
+
+
+@pytest.mark.parametrize("silent", [(), ("1",)])
+def test_replies_to_all_messages_or_those_in_time(silent):
+    post = Post()
+    for key in {"0", "1", "2"} - set(silent):
+        post.arrive(key)
+    found = replies.Replies(post).send_and_receive([None] * 3, 0.3 if silent else 60)
+    assert {reply.metadata.reply_to_message_id for reply in found} == {"0", "1", "2"} - set(silent)
+    assert replies.Replies(post).send_and_receive([], 60) == []
