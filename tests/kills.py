@@ -66,10 +66,12 @@ def federation(folder: Path, servers: int, nodes: int) -> float:
         def begin(rounds: int) -> str:
             return it.run(algorithm="scaffold(lr=0.05)", rounds=rounds, out="runs/it", **settings)
 
-        last = 2 * servers + 2
+        last = 4 * servers + 4  # a round may take half a second: none of the runs ends before its death
         for death in range(servers):
+            seen = len(history())
             begin(last)
-            until(lambda rounds=2 * death + 2: len(history()) >= rounds, 300, f"two rounds after {death} deaths")
+            until(lambda seen=seen: len(history()) >= seen + 2, 300, f"two rounds after {death} deaths")
+            assert len(history()) < last
             it.kill("superlink")  # in the middle of the next
             print(f"SuperLink: death {death + 1}", flush=True)
             it.start("superlink")

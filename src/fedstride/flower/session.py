@@ -16,6 +16,7 @@ import fedstride
 from fedstride.algorithm import Algorithm
 from fedstride.algorithm.sampling import sampler
 from fedstride.algorithm.text import text_of
+from fedstride.app.supernode.retry import retry_soon
 from fedstride.client.exchange import exchanges
 from fedstride.client.local import LocalOptions
 from fedstride.core.errors import InvalidInput
@@ -64,6 +65,7 @@ class Session:
 
     def __init__(self, plan: Plan, grid: Grid, initial: ArrayRecord, rounds: int, timeout: float) -> None:
         self.plan, self.grid, self.rounds, self.timeout = plan, grid, rounds, timeout
+        retry_soon()
         arrays = checked_initial(initial)
         wait_for_nodes(grid, plan.available, timeout)
         self.relay = Relay(grid, plan.names, initial, ConfigRecord(), plan.name)
