@@ -42,8 +42,10 @@ class Replies:
             return found
         pending = dict.fromkeys(key for key in self.grid.push_messages(sent) if key)
         self.start()
-        while pending and time.monotonic() < end:
-            for reply in self.wait(pending):
+        over = False
+        while pending and not over:
+            over = time.monotonic() > end
+            for reply in self.last(pending) if over else self.wait(pending):
                 if pending.pop(reply.metadata.reply_to_message_id, ...) is None:
                     found.append(reply)
         return found
