@@ -201,8 +201,8 @@ class App:
 
 
 def _deflated(reply: Message, facts: dict[str, Any], context: bytes) -> list[bytes]:
-    reply.metadata.__dict__["_message_id"] = reply.object_id
-    with no_object_id_recompute():
+    with no_object_id_recompute():  # each is a hash of the data
+        reply.metadata.__dict__["_message_id"] = reply.object_id
         tree, parts = get_object_tree(reply), get_all_nested_objects(reply)
         contents = {name: part.deflate() for name, part in parts.items()}
     proto = message_to_proto(remove_content_from_message(reply)).SerializeToString()
