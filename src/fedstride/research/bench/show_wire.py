@@ -32,11 +32,12 @@ def deployed(report: Report) -> Rows:
         "fedstride's SuperNode: Flower alone",
         "with fedstride",
     ]
-    theirs, ours = ({t["case"]["side"]: t for t in report["engines"].get(name, ())} for name in DEPLOYED)
-    for side in dict.fromkeys((*theirs, *ours)):
-        pair = theirs.get(side), ours.get(side)
+    theirs, ours = (
+        {(t["case"]["side"], t["case"]["clients"]): t for t in report["engines"].get(name, ())} for name in DEPLOYED
+    )
+    for side, nodes in sorted({*theirs, *ours}):
+        pair = theirs.get((side, nodes)), ours.get((side, nodes))
         cells = [_seconds(timed, what) for timed in pair for what in ("floor", "seconds")]
-        nodes = next(timed["case"]["clients"] for timed in pair if timed)
         rows.append([f"{side**2:,}", str(nodes), *cells])
     return rows
 

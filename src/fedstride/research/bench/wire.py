@@ -271,13 +271,16 @@ def claims(report: Mapping[str, Any]) -> list[dict[str, Any]]:
         if timed["case"] == vars(Square(MIDDLE, FEW)):
             what = f"simulation: seconds that fedstride adds to a round of Flower, 1e6 parameters, {FEW} clients"
             claim(what, added(timed), ADDED)
-    for theirs, ours in zip(*(engines.get(name, ()) for name in DEPLOYED), strict=False):
+    theirs = {
+        timed["case"]["side"]: timed for timed in engines.get("deployment", ()) if timed["case"]["clients"] == NODES
+    }
+    for ours in engines.get("supernode", ()):
         side, seconds = ours["case"]["side"], statistics.median(ours["seconds"])
         if side < LARGE:
             claim(f"deployment: seconds of a round, {side**2:.0e} parameters, {NODES} nodes", seconds, ROUND)
-        else:
+        elif side in theirs:
             what = f"deployment: seconds added to a round of Flower with its own SuperNode, 2.5e7 parameters, {NODES} nodes"
-            claim(what, seconds - statistics.median(theirs["floor"]), ADDED)
+            claim(what, seconds - statistics.median(theirs[side]["floor"]), ADDED)
     one, two = (engines.get(f"cnn, {n}") for n in ("1 process", "2 processes"))
     if one and two:
         ratio = statistics.median(a / b for a, b in zip(one[0]["seconds"], two[0]["seconds"], strict=True))
