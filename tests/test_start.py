@@ -17,7 +17,7 @@ COMPILER = ("torch._dynamo", "sympy", "sklearn", "pandas")
 TRAIN = """
 import torch
 import fedstride as fs
-model, clients = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 9), torch.nn.ReLU(), torch.nn.Linear(9, 10)), fs.data.load("digits")
+model, clients = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 9), torch.nn.GELU(), torch.nn.Linear(9, 10)), fs.data.load("digits")
 run = fs.train(model, "cross_entropy", [clients.train], rounds=2)
 """
 

@@ -209,6 +209,12 @@ def rebuilt():
     return layer
 
 
+def tied():
+    model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 1))
+    model[2].weight = model[0].weight
+    return model
+
+
 OTHER_MODELS = {
     "forward hook": lambda: hooked("register_forward_hook"),
     "forward pre-hook": lambda: hooked("register_forward_pre_hook"),
@@ -217,7 +223,15 @@ OTHER_MODELS = {
     "weight norm": lambda: nn.utils.parametrizations.weight_norm(nn.Linear(6, 1)),
     "frozen weight": lambda: frozen("weight"),
     "frozen bias": lambda: frozen("bias"),
-    "ReLU between": lambda: nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 1)),
+    "GELU between": lambda: nn.Sequential(nn.Linear(6, 6), nn.GELU(), nn.Linear(6, 1)),
+    "dropout between": lambda: nn.Sequential(nn.Linear(6, 6), nn.Dropout(), nn.Linear(6, 1)),
+    "nothing between": lambda: nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 1)),
+    "two activations": lambda: nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Tanh(), nn.Linear(6, 1)),
+    "the same layer twice": lambda: nn.Sequential(
+        layer := nn.Linear(6, 6), nn.ReLU(), layer, nn.ReLU(), nn.Linear(6, 1)
+    ),
+    "a tied weight": tied,
+    "nothing": nn.Sequential,
     "ReLU before": lambda: nn.Sequential(nn.ReLU(), nn.Linear(6, 1)),
     "sigmoid after": lambda: nn.Sequential(nn.Linear(6, 1), nn.Sigmoid()),
     "bilinear": lambda: nn.Sequential(nn.Conv1d(1, 1, 1), nn.Linear(6, 1)),

@@ -16,7 +16,7 @@ from fedstride.core.batch import moved
 from fedstride.core.losses import Loss
 from fedstride.core.model import Replica
 from fedstride.core.rows import Rows, Vec, generator, seed_of
-from fedstride.oracle import Batch, Choice, Contrast, Form, Linear, Loop, Meter, Oracle, Vmap
+from fedstride.oracle import Batch, Choice, Contrast, Form, Linear, Loop, Meter, Oracle, Perceptron, Vmap
 from fedstride.oracle.linear import Matrices, Reduced, ahead, factor, gathered, reduced, together
 
 AHEAD_NUMBERS = 2**21  # maximum numbers in the samples that are fetched together for the next steps of a chunk
@@ -79,13 +79,13 @@ class Chunk:
     def batch(self, k: int, active: int) -> Oracle:
         """Return the oracle of step k for the first `active` clients."""
         if (k, active) in self._ahead and self.choice.form is not None:
-            return Linear(self.choice.form, self._ahead[k, active], self.meter)
+            return closed(self.choice.form, self._ahead[k, active], self.meter)
         index = [self._index(i, k) for i in range(active)]
         same = all(i is None for i in index) and not self.random and self.stats is None and self.contrast is None
         if same and active in self._whole:
             return self._whole[active]
         if self.choice.form is not None and not same:
-            return Linear(self.choice.form, self._fetched(self.choice.form, k, active), self.meter)
+            return closed(self.choice.form, self._fetched(self.choice.form, k, active), self.meter)
         batches = [self._here(self.samples[i].take(index[i])) for i in range(active)]
         oracle = self._oracle(batches, range(active), k, moves_stats=self.buffers != "frozen")
         if same:
@@ -150,7 +150,7 @@ class Chunk:
     ) -> Oracle:
         meter, choice = meter or self.meter, self.choice
         if choice.form is not None:
-            return Linear(choice.form, gathered(choice.form, batches), meter, rows)
+            return closed(choice.form, gathered(choice.form, batches), meter, rows)
         if choice.oracle == "vmap":
             return Vmap(self.replica, self.loss, batches, meter, rows)
         context = self.context
@@ -198,7 +198,7 @@ class Chunk:
     def _like_steps(self, form: Form, k: int, active: int) -> list[list[Tensor]]:
         """Return the indices of steps k, k + 1, ... while all batches are complete and together fit in the cache."""
         steps: list[list[Tensor]] = []
-        most = max(1, AHEAD_NUMBERS // (active * form.inputs * (self.batch_size or 1)))
+        most = max(1, AHEAD_NUMBERS // (active * form.features * (self.batch_size or 1)))
         for j in range(k, min(k + most, self.context.steps[active - 1])):
             index = [i for row in range(active) if (i := self._index(row, j)) is not None]
             if len(index) < active or any(i.numel() != self.batch_size for i in index):
@@ -218,6 +218,12 @@ class Chunk:
             source = generator(self.context.seed, self.context.round, self.context.clients[row], "batches", epoch)
             self._orders[row, epoch] = torch.randperm(n, generator=source, device="cpu")
         return self._orders[row, epoch][j * b : (j + 1) * b]
+
+
+def closed(form: Form, samples: Matrices, meter: Meter, rows: Sequence[int] | None = None) -> Linear | Perceptron:
+    """Return the oracle of a closed form."""
+    kind = Perceptron if form.hidden else Linear
+    return kind(form, samples, meter, rows)
 
 
 __getattr__ = renamed(__name__, Site=Chunk)

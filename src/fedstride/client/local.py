@@ -13,7 +13,7 @@ from fedstride.client.objective import Terms
 from fedstride.client.step import Step
 from fedstride.core.capabilities import declared
 from fedstride.core.rows import Col, Rows, State, Vec, repeat
-from fedstride.oracle import Linear, Oracle
+from fedstride.oracle import Linear, Oracle, Perceptron
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def run(
         parts = (terms, corr) if n == C else first_rows(terms, corr, n)
         data = oracles(k, n)
         Y, now = (W, state) if n == C else (W[:n], {name: v[:n] for name, v in state.items()})
-        if straight and k > 0 and isinstance(data, Linear):
+        if straight and k > 0 and isinstance(data, Linear | Perceptron):
             data.descend(Y, now["eta"])
             total[:n] += now["eta"]
             continue

@@ -69,7 +69,7 @@ class Local:
 
     Args:
         workers: number of threads. None: one per core, or fewer if timing shows that to be faster.
-        oracle: "linear" (closed form), "vmap" (clients together), "loop" (one after another), or "auto" (a fixed rule).
+        oracle: "linear" or "mlp" (closed forms), "vmap" (clients together), "loop" (one after another), or "auto" (a fixed rule).
         chunk: largest number of clients that share a matrix of rows. None: chosen by the same rule.
 
     Raises:

@@ -169,7 +169,7 @@ class Worker:
     def _few_samples(self) -> bool:
         """Whether to solve full-batch problems of wide linear models in the span of their samples."""
         form, sizes, batch = self.choice.form, self.task.clients.sizes, self.task.batch_size
-        if form is None or (batch is not None and batch < max(sizes)):
+        if form is None or form.hidden or (batch is not None and batch < max(sizes)):
             return False
         if isinstance(self.task.clients, Lazy) or not isinstance(self.task.clients[0], TensorClient):
             return False  # the samples may differ each time they are read

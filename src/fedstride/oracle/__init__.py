@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from fedstride.core.batch import Batch
 from fedstride.oracle.choice import Choice, choose, step_flops
-from fedstride.oracle.linear import Form, Linear, form_of
+from fedstride.oracle.forms import Form, form_of
+from fedstride.oracle.linear import Linear
 from fedstride.oracle.loop import Loop
+from fedstride.oracle.mlp import Perceptron
 from fedstride.oracle.protocol import Contrast, Meter, Oracle, Ray, along
 from fedstride.oracle.vmap import Vmap
 
@@ -18,6 +20,7 @@ __all__ = [
     "Loop",
     "Meter",
     "Oracle",
+    "Perceptron",
     "Ray",
     "Vmap",
     "along",

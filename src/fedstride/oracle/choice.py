@@ -16,12 +16,16 @@ from fedstride.core.losses import Loss
 from fedstride.core.model import Replica, own_randomness
 from fedstride.core.rows import repeat
 from fedstride.oracle.flops import FlopCounter
-from fedstride.oracle.linear import Form, form_of
+from fedstride.oracle.forms import Form, form_of
 from fedstride.oracle.loop import Loop
 from fedstride.oracle.protocol import Meter
 from fedstride.oracle.vmap import Vmap
 
-ORACLES = ("auto", "linear", "vmap", "loop")
+CLOSED = {  # closed forms, with the reason to use them
+    "linear": "a linear model with a loss of known derivative",
+    "mlp": "layers, activations and a loss of known derivative",
+}
+ORACLES = ("auto", *CLOSED, "vmap", "loop")
 LAUNCH_BOUND = 50e6  # FLOPs per step below which launching operations costs more than computing them
 CHUNK_NUMBERS = 2**20  # maximum numbers of models and batches in a chunk, so that they fit in a core's cache
 LARGEST_CHUNK = 64  # clients
@@ -35,7 +39,7 @@ class Choice:
     oracle: str = "loop"
     chunk: int = 1  # maximum number of clients that share a matrix of rows
     why: str = "requested"
-    form: Form | None = None  # closed form of a linear model
+    form: Form | None = None  # closed form of the model and its loss
     heavy: bool = False  # whether the step of one client keeps a core busy
 
     def about(self) -> dict[str, Any]:
@@ -61,16 +65,16 @@ def choose(case: Case, oracle: str = "auto", chunk: int | None = None) -> Choice
     if oracle == "loop":
         return Choice(chunk=chunk or 1)
     form = None if case.contrast or case.mixed else form_of(case.model, case.loss, case.batch)
-    if form is None and oracle == "linear":
+    if oracle in CLOSED and (form is None or form.oracle != oracle):
         raise Refused(
-            'Local: oracle="linear" with a model or a loss without a closed form. Use "vmap", "loop" or "auto".'
+            f'Local: oracle="{oracle}" with a model or a loss without this closed form. Use "vmap", "loop" or "auto".'
         )
     # Use the formula if there is one: importing torch's counter takes more than a second.
     flops = step_flops(case.model, case.loss, case.batch) if form is None else form.flops(samples_of(case.batch[0]))
     enough = math.ceil(LAUNCH_BOUND / max(flops, 1.0))
     fitting = max(1, min(enough, LARGEST_CHUNK, CHUNK_NUMBERS // _numbers(case)))
     if form is not None and oracle != "vmap":
-        return Choice("linear", chunk or fitting, "a linear model with a loss of known derivative", form)
+        return Choice(form.oracle, chunk or fitting, CLOSED[form.oracle], form, heavy=flops > LAUNCH_BOUND)
     size = f"{flops / 1e6:.3g} MFLOP per client-step"
     if oracle == "auto" and flops > LAUNCH_BOUND:
         return Choice("loop", chunk or 1, f"{size}, enough to keep a core busy", heavy=True)

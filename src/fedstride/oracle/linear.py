@@ -1,143 +1,22 @@
-"""Closed forms for linear models: a whole chunk of clients in two matrix products, without automatic differentiation.
+"""Closed form for linear models: a whole chunk of clients in two matrix products, without automatic differentiation.
 
-f_B(y) = sum_j w_j phi(a_j'y, b_j) with phi = squares, logistic, binary or multinomial cross entropy. Batches of different
-sizes are padded with samples of weight zero.
+Batches of different sizes are padded with samples of weight zero.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedstride.core import losses
 from fedstride.core.batch import Batch
-from fedstride.core.losses import Loss
 from fedstride.core.rows import Col, Rows, Vec, repeat
-from fedstride.models.network import Network
+from fedstride.oracle.forms import Form
 from fedstride.oracle.protocol import Meter, Ray
-
-CHANGED = ("forward", "features", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-Part = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class Phi:
-    """A loss of scores and targets [C, K, B] (labels [C, 1, B]) with weights [C, 1, B]: value and slope of each sample.
-
-    Both include the weights; sum the value [C, 1 or K, B] to get the loss.
-    """
-
-    each: Part
-    slope: Part
-
-    def value(self, Z: Tensor, T: Tensor, w: Tensor) -> Col:
-        """Return the loss of each client."""
-        return self.each(Z, T, w).sum((1, 2))[:, None]
-
-
-def _onto_labels(Z: Tensor, T: Tensor, w: Tensor) -> Tensor:
-    return torch.softmax(Z, 1).scatter_add_(1, T, -torch.ones_like(w)).mul_(w)
-
-
-def _log_margins(Z: Tensor, T: Tensor, w: Tensor) -> Tensor:
-    margin = -Z * T
-    return w * torch.logaddexp(margin, torch.zeros_like(margin))
-
-
-squares = Phi(lambda Z, T, w: (Z - T).square_().mul_(w), lambda Z, T, w: (Z - T).mul_(2 * w))
-logistic = Phi(_log_margins, lambda Z, T, w: -w * T * torch.sigmoid(-Z * T))
-binary = Phi(
-    lambda Z, T, w: w * F.binary_cross_entropy_with_logits(Z, T, reduction="none"),
-    lambda Z, T, w: w * (torch.sigmoid(Z) - T),
-)
-multinomial = Phi(lambda Z, T, w: -w * torch.log_softmax(Z, 1).gather(1, T), _onto_labels)
-
-
-@dataclass(frozen=True)
-class Form:
-    """A linear model of `inputs` features with `outputs` scores, and its loss."""
-
-    phi: Phi
-    inputs: int
-    outputs: int
-    bias: bool
-    reduction: str  # mean or sum
-
-    @property
-    def labels(self) -> bool:
-        """True if targets are class labels."""
-        return self.phi is multinomial
-
-    def flops(self, samples: int) -> float:
-        """Return the FLOPs of one loss and its gradient, one matrix product each."""
-        return 4.0 * samples * self.inputs * self.outputs
-
-
-def form_of(model: nn.Module, loss: Loss, batch: Batch) -> Form | None:
-    """Return the closed form of a model and its loss, or None. Recognises only layers and losses of known types."""
-    if not all(isinstance(part, Tensor) for part in batch):
-        return None
-    layer = _layer(model, batch[0].dim())
-    if layer is None or not all(p.requires_grad for p in layer.parameters()):
-        return None
-    form = _phi(loss)
-    if form is None:
-        return None
-    phi, reduction = form
-    inputs, targets = batch
-    n, K = len(inputs), layer.out_features
-    if phi is multinomial:
-        fits = targets.shape == (n,) and not targets.is_floating_point() and K > 1
-    else:  # our losses accept targets of any shape; torch's would broadcast [n, 1] and [n] to [n, n]
-        ours = loss in (losses.mse, losses.logistic, losses.bce_with_logits)
-        fits = targets.shape == (n, K) or (ours and targets.numel() == n * K)
-    return Form(phi, layer.in_features, K, layer.bias is not None, reduction) if fits else None
-
-
-def _layer(model: nn.Module, dims: int) -> nn.Linear | None:
-    """Return the linear layer of a linear model, or None."""
-    before, last = list[nn.Module](), model
-    features = getattr(type(model), "features", Network.features)
-    if type(model).forward in (nn.Sequential.forward, Network.forward) and features is Network.features:
-        *before, last = model.children()
-    plain = all(type(m) is nn.Identity or _flattening(m) for m in before)
-    touched = [m for m in model.modules() if any(vars(m).get(name) for name in CHANGED)]
-    flat = dims == 2 or any(_flattening(m) for m in before)
-    alone = len(list(model.parameters())) == len(list(last.parameters()))  # the container has no parameters
-    return last if type(last) is nn.Linear and plain and flat and alone and not touched else None
-
-
-def _flattening(m: nn.Module) -> bool:
-    return type(m) is nn.Flatten and (m.start_dim, m.end_dim) == (1, -1)
-
-
-def _phi(loss: Loss) -> tuple[Phi, str] | None:
-    """Return the closed form of a loss and its reduction, or None."""
-    known: dict[Loss, Phi] = {
-        losses.mse: squares,
-        F.mse_loss: squares,
-        losses.logistic: logistic,
-        losses.bce_with_logits: binary,
-        F.binary_cross_entropy_with_logits: binary,
-        F.cross_entropy: multinomial,
-    }
-    if isinstance(loss, Hashable) and loss in known:
-        return known[loss], "mean"
-    kind, reduction = type(loss), getattr(loss, "reduction", None)
-    if reduction not in ("mean", "sum"):
-        return None
-    if kind is nn.MSELoss:
-        return squares, reduction
-    if kind is nn.BCEWithLogitsLoss and loss.weight is None and loss.pos_weight is None:  # type: ignore[attr-defined]
-        return binary, reduction
-    if kind is nn.CrossEntropyLoss and loss.weight is None and loss.label_smoothing == 0:  # type: ignore[attr-defined]
-        return (multinomial, reduction) if loss.ignore_index == -100 else None  # type: ignore[attr-defined]
-    return None
 
 
 @dataclass
@@ -151,6 +30,11 @@ class Matrices:
 
     def take(self, rows: list[int]) -> Matrices:
         return Matrices(self.X[rows], self.T[rows], self.w[rows], [self.sizes[i] for i in rows])
+
+    def charge(self, counts: list[int], rows: Sequence[int]) -> None:
+        """Add the numbers of samples to the counts of these positions in the chunk."""
+        for i, n in zip(rows, self.sizes, strict=True):
+            counts[i] += n
 
 
 def gathered(form: Form, batches: Sequence[Batch]) -> Matrices:
@@ -208,7 +92,7 @@ class Linear:
         self.last: tuple[Rows, int, Tensor] | None = None  # point of the last gradient, its version, its scores
 
     def loss(self, W: Rows) -> Col:
-        self._charge(self.meter.forwards)
+        self.samples.charge(self.meter.forwards, self.rows)
         return self.form.phi.value(self._scores(W), self.samples.T, self.samples.w)
 
     def grad(self, W: Rows) -> tuple[Col, Rows]:
@@ -216,7 +100,7 @@ class Linear:
         Z = self._scores(W)
         self.last = W, W._version, Z
         L, D = form.phi.value(Z, s.T, s.w), form.phi.slope(Z, s.T, s.w)
-        self._charge(self.meter.gradients)
+        self.samples.charge(self.meter.gradients, self.rows)
         if not form.bias:
             return L, torch.bmm(D, s.X).flatten(1)
         G = torch.empty_like(W)
@@ -228,7 +112,7 @@ class Linear:
     def descend(self, W: Rows, eta: Col) -> None:
         """Update W -= eta grad in place."""
         form, s = self.form, self.samples
-        self._charge(self.meter.gradients)
+        self.samples.charge(self.meter.gradients, self.rows)
         D = form.phi.slope(self._scores(W), s.T, s.w).mul_(eta[:, :, None])
         at = form.outputs * form.inputs
         W[:, :at].view(W.shape[0], form.outputs, -1).baddbmm_(D, s.X, alpha=-1)
@@ -267,10 +151,6 @@ class Linear:
         if self.offset is None or linear:
             return torch.bmm(weight, X.transpose(1, 2))
         return torch.baddbmm(self.offset, weight, X.transpose(1, 2))
-
-    def _charge(self, counts: list[int]) -> None:
-        for i, n in zip(self.rows, self.samples.sizes, strict=True):
-            counts[i] += n
 
 
 @dataclass

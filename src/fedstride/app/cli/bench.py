@@ -53,6 +53,9 @@ def speed(
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Number of timed repeats per engine.")] = 5,
     quick: Annotated[bool, typer.Option("--quick", help="Two repeats, without ResNet-18 and growth.")] = False,
+    profile: Annotated[
+        str | None, typer.Option(help="Show instead where the time of a client-step of this workload goes.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for speed.json, speed.html and speed.svg.")] = Path("runs/bench"),
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown instead of tables.")] = False,
     as_json: Json = False,
@@ -63,6 +66,9 @@ def speed(
     """
     from fedstride.research.bench import show
 
+    if profile is not None:
+        _profile(profile, markdown, as_json)
+        return
     with _with_workers() as say:
         report = _measure(workload, engine, 2 if quick else repeats, quick, say)
     out.mkdir(parents=True, exist_ok=True)
@@ -266,6 +272,22 @@ def private(
 def _written(path: Path, report: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+def _profile(workload: str, markdown: bool, as_json: bool) -> None:
+    from fedstride.research.bench import profile as bench
+    from fedstride.research.bench.show import as_markdown
+    from fedstride.research.bench.workloads import WORKLOADS
+
+    with errors_without_traceback():
+        (name,) = _chosen("--profile", [workload], list(WORKLOADS), [])
+        found = bench.profile(WORKLOADS[name])
+    if as_json or markdown:
+        typer.echo(json.dumps(asdict(found), indent=2) if as_json else as_markdown(bench.table(found)))
+        return
+    console = wide_console()
+    console.print(_table(bench.table(found)))
+    typer.echo(f"{WORKLOADS[name].what}: {found.oracle} oracle, {found.workers} worker(s)")
 
 
 def _measure(

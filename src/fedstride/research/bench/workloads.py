@@ -14,16 +14,18 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedstride.core.losses import LOSSES
 from fedstride.core.rows import generator
-from fedstride.models import CharLSTM, ResNet18
+from fedstride.models import MLP, CharLSTM, ResNet18, Transformer
 from fedstride.research.bench.overhead import cnn
 
 Shape = tuple[int, ...]
 MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
     "linear": lambda shape, classes: nn.Linear(shape[0], classes, bias=False),
     "softmax": lambda shape, classes: nn.Linear(shape[0], classes),
+    "mlp": lambda shape, classes: MLP(shape, classes, hidden=200),
     "cnn": lambda shape, classes: cnn(),
     "lstm": lambda shape, classes: CharLSTM(shape, classes, hidden=128, layers=1),
     "resnet18": ResNet18,
+    "transformer": Transformer,
 }
 PEERS = ("pfl", "flower", "fedjax")
 
@@ -59,7 +61,7 @@ class Workload:
 
     def client(self, i: int) -> tuple[Tensor, Tensor]:
         source = generator(0, i, "bench")
-        if self.model == "lstm":
+        if self.model in ("lstm", "transformer"):
             X = torch.randint(self.classes, (self.samples, *self.shape), generator=source)
         else:
             X = torch.randn(self.samples, *self.shape, generator=source)
@@ -84,7 +86,7 @@ class Workload:
             self,
             dtype="float64",
             rounds=2,
-            steps=min(self.steps, {"linear": 20, "softmax": 20, "resnet18": 1}.get(self.model, 2)),
+            steps=min(self.steps, {"linear": 20, "softmax": 20, "mlp": 20, "resnet18": 1}.get(self.model, 2)),
             clients=min(self.clients, 2) if large else self.clients,
             samples=min(self.samples, 8) if large else self.samples,
             batch=min(self.batch or 8, 8) if large else self.batch,
@@ -138,6 +140,14 @@ _SOFTMAX = Workload(
     rounds=4,
     peers=PEERS,
 )
+_MLP = replace(
+    _SOFTMAX,
+    peers=PEERS[:2],
+    name="mlp",
+    what="MLP 784-200-10, batch 50, 20 clients x 20 steps",
+    model="mlp",
+    classes=10,
+)
 _CNN = Workload(
     name="cnn",
     what="CNN of 582,026 parameters, batch 64, 10 clients x 8 steps",
@@ -180,13 +190,22 @@ _RESNET = Workload(
     rounds=1,
     peers=PEERS[:2],
 )
+_TRANSFORMER = replace(
+    _LSTM,
+    name="transformer",
+    what="transformer of 114,266 parameters on 40 characters, batch 20, 10 clients x 4 steps",
+    model="transformer",
+    shape=(40,),
+    batch=20,
+    lr=0.05,
+)
 _ARMIJO = replace(
     _CNN, name="armijo", what="Armijo's line search (FedSLS) on the CNN, 4 steps", algorithm="fedsls", steps=4, peers=()
 )
 _SCAFFOLD = replace(
     _SOFTMAX, name="scaffold", what="SCAFFOLD on the softmax regression", algorithm="scaffold", peers=()
 )
-WORKLOADS = {w.name: w for w in (_LINEAR, _SOFTMAX, _CNN, _LSTM, _RESNET, _ARMIJO, _SCAFFOLD)}
+WORKLOADS = {w.name: w for w in (_LINEAR, _SOFTMAX, _MLP, _CNN, _LSTM, _TRANSFORMER, _RESNET, _ARMIJO, _SCAFFOLD)}
 
 _SMALL = replace(_SOFTMAX, peers=(), samples=20, batch=20, steps=5, rounds=3)
 GROWTH = {  # growing quantity -> {its value: the workload}

@@ -57,9 +57,39 @@ def cnn(classes: int) -> nn.Module:
     )
 
 
+class Layer(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before, self.mixed, self.out = nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(width, width)
+        wide = [nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)]
+        self.mlp = nn.Sequential(nn.LayerNorm(width), *wide)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.mixed(self.before(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        return x + self.mlp(x)  # type: ignore[no-any-return]
+
+
+class Transformer(nn.Module):
+    def __init__(self, length: int, classes: int, width: int, layers: int, heads: int) -> None:
+        super().__init__()
+        self.positions, self.tokens = nn.Parameter(torch.zeros(length, width)), nn.Embedding(classes, width)
+        self.layers = nn.Sequential(*(Layer(width, heads) for _ in range(layers)), nn.LayerNorm(width))
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.layers(self.tokens(tokens) + self.positions).mean(1))
+        return scores
+
+
 def build(model: str, shape: list[int], classes: int) -> nn.Module:
     if model == "lstm":
         return LSTM(classes, 8, 128)
+    if model == "transformer":
+        return Transformer(shape[0], classes, 64, 2, 4)
+    if model == "mlp":
+        return nn.Sequential(nn.Linear(math.prod(shape), 200), nn.ReLU(), nn.Linear(200, classes))
     if model == "resnet18":
         return resnet18(shape[0], classes)
     return cnn(classes) if model == "cnn" else nn.Linear(math.prod(shape), classes, bias=model == "softmax")
