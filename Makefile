@@ -38,7 +38,7 @@ test-fuzz-long: setup  ## 100,000 such inputs, those on record included (40 minu
 	@$(LONG).fuzz --inputs 100000 --more $(FIGURES)
 
 test-hostile: setup  ## let one of six clients, a node and strangers' files attack runs (10 minutes)
-	@$(LONG).hostile --json docs/hostile.json
+	@$(LONG).hostile --json docs/hostile.json --page docs/attacks.md
 
 test-kills: setup  ## kill processes, servers and nodes of distributed runs, 20 times each (40 minutes)
 	@$(LONG).kills --processes 20 --superlinks 20 --nodes 20 $(FIGURES)

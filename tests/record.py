@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from fedstride.core.files import replace_file
 Figures = dict[str, Any]
 
 
+@cache
 def about() -> Figures:
     """When, and with what: `code` is git's name for the folder of the package, the same in every commit that has this code."""
     asked = ["git", "rev-parse", "--short", "HEAD:src/fedstride"]
