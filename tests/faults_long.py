@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import sys
 from collections import Counter
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import torch
-
 import fedstride as fs
 from fedstride.app.config import resolve
 from fedstride.app.run_folder import prepare
+from tests import record
 
 FAULTS = {"dropout": 0.3, "corrupt": 0.05, "nan": 0.05}
 BOUND = 0.02  # of accuracy, that `auto` may lose
@@ -37,8 +33,7 @@ def main() -> int:
     options = parser.parse_args()
     found = measure(options.seeds)
     if options.json:
-        kept = json.loads(options.json.read_text()) if options.json.exists() else {}
-        options.json.write_text(json.dumps(kept | {"faults": found}, indent=2) + "\n")
+        record.write(options.json, "faults", found)
     print(f"auto loses {found['auto_loses']:.2%}; at most {BOUND:.0%} is asked for: {found['holds']}")
     return 0 if found["holds"] else 1
 
@@ -60,8 +55,7 @@ def measure(seeds: int) -> dict[str, Any]:
         row["loses"] = without - with_faults
         print(f"{name:<18}{without:>9.2%}{with_faults:>9.2%}{row['loses']:>8.2%}  {row['refused']}", flush=True)
     return {
-        "date": datetime.now(UTC).date().isoformat(),
-        "versions": {"fedstride": fs.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        **record.about(),
         "task": "digits",
         "seeds": seeds,
         "probabilities": FAULTS,

@@ -1,6 +1,6 @@
 """Sudden deaths: of torchrun's processes, of a SuperLink in the middle of a run, of a SuperNode in the middle of a round.
 
-python -m tests.kills --times 20
+python -m tests.kills --processes 20 --superlinks 20 --nodes 20
 """
 
 from __future__ import annotations
@@ -9,27 +9,33 @@ import argparse
 import importlib
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
-from datetime import UTC, datetime
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 
 import fedstride as fs
-from fedstride.core.files import read_tensors, replace_file
+from fedstride.core.files import read_tensors
 from fedstride.training import checkpoint
 from fedstride.training.checkpoint import newest
 from fedstride.training.history import Row
+from tests import record
 from tests.deployment import Deployment, until
 from tests.engine.many import here, long
+from tests.record import Figures
 
 LAUNCH = [sys.executable, "-m", "torch.distributed.run"]
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 ROUNDS = 50  # of torchrun per death; more than there are in a life
+LIVES, TORCHRUN = (
+    20,
+    ("scaffold", "auto", "fedlin", "fedexp", "private"),
+)  # deaths in a run, and what is trained in turn
 
 
 def torchrun(processes: int, *command: object, restarts: int = 0) -> subprocess.CompletedProcess[str]:
@@ -42,17 +48,18 @@ def written(folder: Path, processes: int) -> list[dict[str, dict[str, str]]]:
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(processes)]
 
 
-def processes(folder: Path, deaths: int, algorithm: str = "scaffold") -> None:
-    """Processes die, one at a time, at random moments; torchrun starts all of them again."""
+def processes(folder: Path, deaths: int, algorithm: str = "scaffold") -> float:
+    """Processes die, one at a time, at random moments; torchrun starts all of them again. The difference: 0."""
     rounds = ROUNDS * (deaths + 1)
     chosen = (f"--algorithm={algorithm}", f"--rounds={rounds}", f"--kills={deaths}")
     done = torchrun(2, "-m", "tests.engine.many", folder, *chosen, restarts=deaths + 1)
     assert done.returncode == 0, done.stderr
     assert len((folder / "deaths").read_text().splitlines()) == deaths
     assert written(folder, 2) == [here(long(algorithm, rounds))] * 2
+    return 0.0
 
 
-def federation(folder: Path, servers: int, nodes: int) -> float:
+def federation(folder: Path, superlinks: int, nodes: int) -> float:
     """So many deaths of the SuperLink, then of nodes; the relative difference to a run without a network after the first."""
     settings = {"clients": 3, "epochs": 1, "batch_size": 64, "seed": 5, "hidden": 16}
     with Deployment(folder, nodes=3) as it:
@@ -66,8 +73,8 @@ def federation(folder: Path, servers: int, nodes: int) -> float:
         def begin(rounds: int) -> str:
             return it.run(algorithm="scaffold(lr=0.05)", rounds=rounds, out="runs/it", **settings)
 
-        last = 4 * servers + 4  # a round may take half a second: none of the runs ends before its death
-        for death in range(servers):
+        last = 4 * superlinks + 4  # a round may take half a second: none of the runs ends before its death
+        for death in range(superlinks):
             seen = len(history())
             begin(last)
             until(lambda seen=seen: len(history()) >= seen + 2, 300, f"two rounds after {death} deaths")
@@ -121,30 +128,35 @@ def _alone(app: Path, settings: dict[str, int], rounds: int) -> fs.Run:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--times", type=int, default=20, help="deaths of each kind")
-    parser.add_argument("--json", type=Path, help="merge the figures into this file")
+    parser.add_argument("--processes", type=int, default=0, help=f"deaths of torchrun's, {LIVES} in each run")
+    parser.add_argument("--superlinks", type=int, default=0, help="deaths of a server in the middle of a run")
+    parser.add_argument("--nodes", type=int, default=0, help="deaths of nodes in the middle of a round")
+    parser.add_argument("--json", type=Path, help="add the figures to this file, as 'kills'")
+    parser.add_argument("--more", action="store_true", help="add them to those in the file")
     asked = parser.parse_args()
+    found = record.read(asked.json, "kills") if asked.more else {}
+    for number in range(-(-asked.processes // LIVES)):
+        deaths, algorithm = min(LIVES, asked.processes - LIVES * number), TORCHRUN[number % len(TORCHRUN)]
+        with TemporaryDirectory() as folder:
+            act = partial(processes, Path(folder), deaths, algorithm)
+            found = _kept(asked, found, act, processes=deaths)
+        print(f"torchrun, {algorithm}: {deaths} deaths, no bit different", flush=True)
+    if asked.superlinks or asked.nodes:
+        both = {"superlinks": asked.superlinks, "nodes": asked.nodes}
+        with TemporaryDirectory() as folder:
+            found = _kept(asked, found, partial(federation, Path(folder), **both), **both)
+        print(f"Flower: {both}, difference {found['difference']:.2g}", flush=True)
+
+
+def _kept(asked: argparse.Namespace, before: Figures, act: Callable[[], float], **deaths: int) -> Figures:
+    """What was known, and what came of the act: an error if a bit differs that must not."""
     start = time.monotonic()
-    with TemporaryDirectory() as folder:
-        processes(Path(folder), asked.times)
-    print(f"torchrun: {asked.times} deaths, no bit different", flush=True)
-    with TemporaryDirectory() as folder:
-        difference = federation(Path(folder), asked.times, asked.times)
-    print(f"Flower: {asked.times} deaths of the SuperLink and of nodes, difference {difference:.2g}", flush=True)
+    difference = max(before.pop("difference", 0.0), act())
+    figures = {**record.about(), "seconds": round(time.monotonic() - start), **deaths, "bits_different": 0}
+    found = {**record.added(before, figures), "difference": difference}
     if asked.json:
-        known = json.loads(asked.json.read_text()) if asked.json.is_file() else {}
-        versions = {"fedstride": fs.__version__, "torch": torch.__version__, "python": platform.python_version()}
-        figures = {
-            "date": f"{datetime.now(UTC):%Y-%m-%d}",
-            "versions": versions,
-            "seconds": round(time.monotonic() - start),
-            "processes": asked.times,
-            "superlinks": asked.times,
-            "nodes": asked.times,
-            "bits_different": 0,
-            "difference": difference,
-        }
-        replace_file(asked.json, json.dumps({**known, "kills": figures}, indent=2) + "\n")
+        record.write(asked.json, "kills", found)
+    return found
 
 
 if __name__ == "__main__":

@@ -7,12 +7,11 @@ import json
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
 import fedstride as fs
-from fedstride.core.files import replace_file
+from tests import record
 
 LIMIT = 0.05  # growth of the memory from a tenth of the rounds to the last
 
@@ -72,9 +71,7 @@ def main() -> int:
         found = soak(asked.rounds, Path(folder))
     print(json.dumps(found))
     if asked.json:
-        known = json.loads(asked.json.read_text()) if asked.json.is_file() else {}
-        soaked = {**found, "date": f"{datetime.now(UTC):%Y-%m-%d}"}
-        replace_file(asked.json, json.dumps({**known, "soak": soaked}, indent=2) + "\n")
+        record.write(asked.json, "soak", {**found, **record.about()})
     return int(found["growth"] > LIMIT or found["files"] != 3)  # type: ignore[operator]
 
 

@@ -38,6 +38,7 @@ def first_cells(page: str, head: str) -> list[str]:
 def test_the_pages_are_there():
     assert [p.name for p in PAGES] == [
         "architecture.md",
+        "attacks.md",
         "auto.md",
         "clusters.md",
         "diagnose.md",

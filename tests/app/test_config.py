@@ -66,6 +66,9 @@ def test_mistakes_are_named(text, message):
 def test_unusable_files_and_tasks_are_named(tmp_path):
     with pytest.raises(InvalidInput, match="cannot be read"):
         resolve(file=tmp_path / "missing.toml")
+    (tmp_path / "digits.toml").write_text("a = " + "9" * 5000)  # more than Python converts
+    with pytest.raises(InvalidInput, match="not a valid TOML file"):
+        resolve(file=tmp_path / "digits.toml")
     (tmp_path / "bad.toml").write_text("this is [no toml")
     with pytest.raises(InvalidInput, match="not a valid TOML file"):
         resolve(file=tmp_path / "bad.toml")

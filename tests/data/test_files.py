@@ -6,6 +6,7 @@ import bz2
 import gzip
 import importlib.util
 import json
+import re
 
 import pytest
 import torch
@@ -131,6 +132,8 @@ def test_leaf_with_numbers(write, tmp_path):
     assert table.groups.tolist() == [0, 0, 1, 2, 0]
     assert table.test[1].tolist() == [1]
     assert table.classes == 2
+    with pytest.raises(fs.InvalidInput, match=re.escape(str(tmp_path))):  # five inputs of 4 numbers are not one of 20
+        fs.data.load(tmp_path, shape=(20,))
 
 
 def test_leaf_with_text(write, tmp_path):

@@ -48,10 +48,10 @@ def here(scenarios: dict[str, Scenario]) -> Digests:
     return digests(scenarios, lambda local: local)
 
 
-def die_soon(journal: Path, kills: int) -> None:
+def die_soon(journal: Path, kills: int, algorithm: str) -> None:
     """Kill a random process at a random moment, in every start of the processes but the last."""
     life = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-    random = Random(life)
+    random = Random(f"{algorithm}/{life}")
     rank, seconds = random.randrange(int(os.environ["WORLD_SIZE"])), random.uniform(0.0, 1.0)
 
     def die() -> None:
@@ -72,7 +72,7 @@ if __name__ == "__main__":
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.kills:
-        die_soon(given.out / "deaths", given.kills)
+        die_soon(given.out / "deaths", given.kills, given.algorithm)
     chosen = every_algorithm() if given.algorithm is None else long(given.algorithm, given.rounds)
     found = digests(chosen, Torchrun, given.out / "runs")
     (given.out / f"rank{os.environ['RANK']}.json").write_text(json.dumps(found))

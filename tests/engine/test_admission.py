@@ -85,11 +85,11 @@ def test_the_first_usable_reply_counts():
     assert dict(found.refused) == {"stale": 1, "duplicate": 1, "corrupt": 1}
 
 
-@pytest.mark.parametrize("name", ["update", "square"])
+@pytest.mark.parametrize("part, name", [("fields", "update"), ("fields", "square"), ("metrics", "train_loss")])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
-def test_a_false_claim_to_be_finite_is_detected(name, value):
+def test_a_false_claim_to_be_finite_is_detected(part, name, value):
     sent = upload()
-    sent.fields[name][2, 0] = value
+    getattr(sent, part)[name][2, 0] = value
     found = admit(sent, CLIENTS, 5)
     assert found.lost == {9: "not finite"}
 

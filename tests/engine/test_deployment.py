@@ -10,4 +10,4 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_federation_survives_restarts_of_server_and_nodes(tmp_path):
-    assert kills.federation(tmp_path, servers=1, nodes=1) <= 1e-10
+    assert kills.federation(tmp_path, superlinks=1, nodes=1) <= 1e-10

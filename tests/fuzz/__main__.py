@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import sys
+import tempfile
 import time
 import traceback
 from collections import Counter
@@ -16,51 +16,56 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import fedstride
+from tests import record
 from tests.fuzz.law import Target, judge
 from tests.fuzz.targets import TARGETS, share_of
+from tests.record import Figures
 
 HOME = str(Path(fedstride.__file__).parent)
-Counts = dict[str, dict[str, int]]  # by target and outcome
+MEMORY, PART = Path("/dev/shm"), 1000  # files need no disk; inputs at a time: Hypothesis remembers those before
 Mistakes = dict[str, dict[str, str]]  # by what was raised and where: the shortest input that does it
 
 
 def main() -> int:
     asked = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    asked.add_argument("--inputs", type=int, default=int(os.environ.get("FEDSTRIDE_FUZZ", 10000)), help="in all")
+    asked.add_argument("--inputs", type=int, default=10000, help="in all, those in the file included")
     asked.add_argument("--only", default="", help="the targets whose names contain this")
     asked.add_argument("--seed", type=int, default=random.randrange(2**32), help="another one every time, unless given")
-    asked.add_argument("--json", type=Path, metavar="FILE", help="merge the counts into this file, under 'fuzz'")
-    asked.add_argument("--more", action="store_true", help="add the counts to those in the file")
+    asked.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the counts to this file, as 'fuzz', now and then"
+    )
+    asked.add_argument("--more", action="store_true", help="go on from what the file says")
     options = asked.parse_args()
+    if MEMORY.is_dir():
+        tempfile.tempdir = str(MEMORY)
     chosen = [t for t in TARGETS if options.only in t.name]
+    found = record.read(options.json, "fuzz") if options.more else {}
     print(f"{options.inputs} inputs, --seed {options.seed}")
-    counts: Counts = {}
+    for target in chosen:
+        share, tried = share_of(target, options.inputs, chosen), found.get("targets", {}).get(target.name, {})
+        for first in range(sum(tried.values()), share, PART):
+            found = record.added(found, _figures(target, min(PART, share - first), first, options.seed))
+            if options.json is not None:
+                record.write(options.json, "fuzz", found)
+        print(f"{target.name:<32}{json.dumps(found['targets'][target.name])}  {found['seconds']:.0f} s", flush=True)
+    for what, example in found["unexpected"].items():
+        print(f"\n{what}\n  input of {example['target']!r}: {example['input']}\n{example['traceback']}")
+    print(f"{found['inputs']} inputs, {len(found['unexpected'])} unexpected exceptions")
+    return 1 if found["unexpected"] else 0
+
+
+def _figures(target: Target, inputs: int, first: int, seed: int) -> Figures:
     mistakes: Mistakes = {}
     start = time.perf_counter()
-    for i, target in enumerate(chosen):
-        share = share_of(target, options.inputs, chosen)
-        counts[target.name] = dict(_tried(target, share, options.seed + i, mistakes))
-        seconds = time.perf_counter() - start
-        print(f"{target.name:<32}{json.dumps(counts[target.name])}  {seconds:.0f} s", flush=True)
-    for what, example in mistakes.items():
-        print(f"\n{what}\n  input of {example['target']!r}: {example['input']}\n{example['traceback']}")
-    total = sum(sum(c.values()) for c in counts.values())
-    print(f"{total} inputs, {len(mistakes)} unexpected exceptions")
-    if options.json is not None:
-        kept = json.loads(options.json.read_text()) if options.json.exists() else {}
-        before = kept.get("fuzz", {}) if options.more else {}
-        found = {
-            "inputs": total + before.get("inputs", 0),
-            "seeds": [*before.get("seeds", []), options.seed],
-            "targets": _added(before.get("targets", {}), counts),
-            "unexpected": {**before.get("unexpected", {}), **mistakes},
-        }
-        options.json.write_text(json.dumps({**kept, "fuzz": found}, indent=2) + "\n")
-    return 1 if mistakes else 0
-
-
-def _added(one: Counts, other: Counts) -> Counts:
-    return {name: dict(Counter(one.get(name)) + Counter(other.get(name))) for name in {**one, **other}}
+    counts = _tried(target, inputs, seed + first, mistakes)
+    return {
+        **record.about(),
+        "seconds": round(time.perf_counter() - start),
+        "inputs": sum(counts.values()),
+        "seeds": [seed],
+        "targets": {target.name: dict(counts)},
+        "unexpected": mistakes,
+    }
 
 
 def _tried(target: Target, inputs: int, first: int, mistakes: Mistakes) -> Counter[str]:

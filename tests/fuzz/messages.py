@@ -100,7 +100,7 @@ def admitted(given: dict[int, list[bytes]]) -> None:
 
 
 TARGETS = [
-    Target("messages: bytes", junk.mutated(GOOD) | st.binary(max_size=60), read, 4),
-    Target("messages: sealed", sealed({"x": torch.arange(4.0)}, {"client": 1, "round": 2}) | headed(), read, 3),
-    Target("messages: door", st.dictionaries(st.sampled_from([1, 1, 1, 0, 2]), replies, max_size=2), admitted, 4),
+    Target("messages: bytes", junk.mutated(GOOD) | st.binary(max_size=60), read, 8),
+    Target("messages: sealed", sealed({"x": torch.arange(4.0)}, {"client": 1, "round": 2}) | headed(), read, 6),
+    Target("messages: door", st.dictionaries(st.sampled_from([1, 1, 1, 0, 2]), replies, max_size=2), admitted, 8),
 ]

@@ -186,12 +186,12 @@ def again(folder: Path) -> None:
 
 RUNS, DRAWN = ("auto", "fedsls", "fedexp"), r"toml|json|run\.safe"
 TARGETS = [
-    Target("runs: load", damaged(r"model|run|history", "python"), within(loaded), 3),
-    Target("runs: resume", damaged(r"checkpoint-000002", "python"), within(resumed), 3),
-    Target("runs: resume with a file", damaged(r"checkpoint-|bin", "file"), within(resumed_with_a_file), 3),
-    Target("runs: report", damaged(DRAWN, *RUNS, "comparison"), within(lambda folder: command("report", folder)), 3),
+    Target("runs: load", damaged(r"model|run|history", "python"), within(loaded), 2),
+    Target("runs: resume", damaged(r"checkpoint-000002", "python"), within(resumed), 2),
+    Target("runs: resume with a file", damaged(r"checkpoint-|bin", "file"), within(resumed_with_a_file), 2),
+    Target("runs: report", damaged(DRAWN, *RUNS, "comparison"), within(lambda folder: command("report", folder)), 2),
     Target(
-        "runs: diagnose", damaged(DRAWN, *RUNS, "python", "comparison"), within(lambda f: command("diagnose", f)), 3
+        "runs: diagnose", damaged(DRAWN, *RUNS, "python", "comparison"), within(lambda f: command("diagnose", f)), 2
     ),
-    Target("runs: run --resume", damaged(r"toml|checkpoint|history", *RUNS), within(again), 2),
+    Target("runs: run --resume", damaged(r"toml|checkpoint|history", *RUNS), within(again)),
 ]

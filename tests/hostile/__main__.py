@@ -10,14 +10,16 @@ import warnings
 from pathlib import Path
 
 from tests.hostile import files, nodes, uploads
+from tests.hostile.page import page
 
 KINDS = {"node": nodes.ATTACKS, "file": files.ATTACKS, "upload": uploads.ATTACKS}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="file for the table")
-    path = parser.parse_args().json
+    parser.add_argument("--json", type=Path, help="file for the record")
+    parser.add_argument("--page", type=Path, help="file for the table")
+    asked = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     rows = []
@@ -32,8 +34,10 @@ def main() -> int:
             print(f"{'held' if held else 'FAILED':6} {kind:6} {attack.name}: {text}", flush=True)
     failed = sum(not row["held"] for row in rows)
     print(f"{len(rows)} attacks, {failed} succeeded")
-    if path is not None:
-        path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    if asked.json is not None:
+        asked.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    if asked.page is not None:
+        asked.page.write_text(page(rows), encoding="utf-8")
     return int(failed > 0)
 
 

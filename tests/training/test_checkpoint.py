@@ -137,6 +137,18 @@ def test_a_checkpoint_with_other_contents_is_refused(what, tmp_path):
         learn("scaffold", checkpoint=tmp_path, rounds=9)
 
 
+@pytest.mark.parametrize("name", ["first", "squares", "scale", "radii"])
+@pytest.mark.parametrize("value", [None, torch.ones(3)])
+def test_what_the_server_of_auto_learned_is_checked_too(name, value, tmp_path):
+    learn("auto", checkpoint=fs.Checkpoints(tmp_path, keep=1))
+    path = files(tmp_path)[0]
+    tensors, meta = read_tensors(path)
+    tensors.pop(f"server/{name}")
+    write_tensors(path, tensors if value is None else {**tensors, f"server/{name}": value}, meta)
+    with pytest.raises(fs.InvalidInput, match=f"server/{name}"):
+        learn("auto", checkpoint=tmp_path, rounds=9)
+
+
 @pytest.mark.parametrize(
     ("when", "rounds"),
     [

@@ -29,6 +29,8 @@ def test_a_quorum_is_a_share_or_a_number(quorum, cohort, least):
         {"retries": -1},
         {"norm": 0},
         {"explode": 0.5},
+        {"explode": torch.tensor([1.0, 2.0])},
+        {"spread": "inf"},
         {"rollbacks": 1.5},
     ],
 )

@@ -98,7 +98,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
         raise InvalidInput(f"--set {text!r} is invalid: expected key=value, as in training.rounds=20.")
     try:
         return key.strip(), tomllib.loads(f"v = {value}")["v"]
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return key.strip(), value
 
 

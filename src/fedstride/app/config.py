@@ -181,7 +181,7 @@ def read_toml(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidInput(f"--config {file}: the file cannot be read ({error.strerror}).") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # text that is no TOML or no text, or a number of too many digits
         raise InvalidInput(f"--config {file}: not a valid TOML file: {error}.") from error
 
 

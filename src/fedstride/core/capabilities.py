@@ -42,6 +42,7 @@ DEFAULTS: dict[str, Any] = {
     "extrapolates": False,  # takes steps above 1 if the updates differ
     "has_momentum": False,  # successive moves are correlated; with extrapolation, noise of privacy is damped
     "damped_by": None,  # name of the setting that keeps the extrapolation finite
+    "learned": {},  # state that step() adds to that of init(): name -> whether it has one number per tensor
     # step and server rules
     "scaled_by": None,  # name of the setting to which the length of every move is proportional
     "capped_by": None,  # name of the setting that limits the step

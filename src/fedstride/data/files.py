@@ -194,7 +194,7 @@ def _leaf_arrays(
         if alphabet:
             return np.array([[code[c] for c in v] for v in x]), np.array([code[v] for v in y])
         X = np.array(x, np.float32)
-        return (X if shape is None else X.reshape(-1, *shape)), np.array(y)
+        return (X if shape is None else X.reshape(len(X), *shape)), np.array(y)
     except KeyError as error:
         raise InvalidInput(f"{path}: the character {error} does not occur in the training inputs.") from error
     except (ValueError, TypeError, OverflowError) as error:

@@ -156,7 +156,7 @@ def _unsound(fields: State, metrics: State, limits: Mapping[str, float]) -> dict
     The metric `square` is the squared norm of the update or gradient. Finiteness is tested on sums over rows, which read
     each number only once.
     """
-    sums = [v.sum(1) for v in fields.values() if v.is_floating_point()]
+    sums = [v.sum(1) for v in (*fields.values(), *metrics.values()) if v.is_floating_point()]
     finite = torch.isfinite(torch.stack(sums)).all(0) & metrics["finite"][:, 0].bool().to(sums[0].device)
     found = {row: "not finite" for row, ok in enumerate(finite.tolist()) if not ok}
     if "gradient" in fields:

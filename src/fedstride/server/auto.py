@@ -44,6 +44,10 @@ class Auto:
     slot: ClassVar[str] = "server"
     extrapolates: ClassVar[bool] = True
     has_momentum: ClassVar[bool] = True
+    learned: ClassVar[dict[str, bool]] = {
+        **dict.fromkeys(("first", "lowest", "target"), False),
+        **dict.fromkeys(("radii", "squares", "scale"), True),
+    }
 
     def __post_init__(self) -> None:
         decay(self, beta=self.beta)

@@ -50,7 +50,8 @@ class Guard:
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise InvalidInput(f"Guard: {name}={value!r} is invalid: expected a whole number >= 0.")
         positive(self, norm=self.norm)
-        at_least_one(self, **{k: v for k, v in (("spread", self.spread), ("explode", self.explode)) if v != math.inf})
+        limits = {"spread": self.spread, "explode": self.explode}
+        at_least_one(self, **{k: v for k, v in limits.items() if not (isinstance(v, float) and v == math.inf)})
 
     def least(self, cohort: int) -> int:
         """Return the number of clients that must answer, for a cohort of this size."""

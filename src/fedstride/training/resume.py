@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedstride.algorithm import spelled_out
 from fedstride.core.batch import leaves
+from fedstride.core.capabilities import declared
 from fedstride.core.errors import Corrupt, InvalidInput
 from fedstride.core.files import read_tensors
 from fedstride.core.losses import inner
@@ -21,7 +22,7 @@ from fedstride.data.federation import Federation, Lazy
 from fedstride.training import checkpoint
 from fedstride.training.checkpoint import Checkpoints, Clock
 from fedstride.training.setup import Setup
-from fedstride.training.state import TrainingState, pack, part, unpack
+from fedstride.training.state import TrainingState, checked, pack, part, unpack
 
 
 class Recorder:
@@ -73,6 +74,7 @@ class Recorder:
         state = unpack(self.start, tensors, meta, path)
         if self.setup.task.normalise and not _is_scaling(state.scaling, state.x.dtype):
             raise Corrupt(f"{path}: it does not contain the scaling of the inputs.")
+        self._check_learned(state, path)
         stop, best = self.setup.stop, int(state.best["round"])
         if stop is not None and best and stop.score(state.history[best - 1]) != state.best["score"]:
             raise InvalidInput(
@@ -81,6 +83,14 @@ class Recorder:
             )
         self.setup.clients.restore(part(tensors, "clients"))
         return state
+
+    def _check_learned(self, state: TrainingState, path: Path) -> None:
+        """Refuse a server state of which a part, added after the start, is missing or has another shape."""
+        learned = declared(self.setup.algorithm.server, "learned")
+        if learned.keys() & state.server.keys():
+            for name, by_tensor in learned.items():
+                like = state.x.new_zeros(len(self.setup.shapes) if by_tensor else ())
+                checked(f"server/{name}", state.server.get(name), like, path)
 
 
 def _is_scaling(found: Tensor | None, dtype: torch.dtype) -> bool:

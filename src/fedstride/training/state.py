@@ -190,11 +190,11 @@ def unpack(
         if isinstance(expected, History):
             found[f.name] = History(checkpoint.history(source, tensors))
         elif isinstance(expected, Tensor):
-            found[f.name] = _checked(f.name, tensors.get(f.name), expected, source)
+            found[f.name] = checked(f.name, tensors.get(f.name), expected, source)
         elif _holds_tensors(expected):
             inside = part(tensors, f.name)
             for k, v in expected.items():
-                inside[k] = _checked(f"{f.name}/{k}", inside.get(k), v, source)
+                inside[k] = checked(f"{f.name}/{k}", inside.get(k), v, source)
             found[f.name] = {k: v.to(like.x.device) for k, v in inside.items()}
         elif expected is None:  # set during the run
             value = tensors.get(f.name)
@@ -211,7 +211,12 @@ def part(tensors: Mapping[str, Tensor], name: str) -> State:
     return {k.removeprefix(f"{name}/"): v for k, v in tensors.items() if k.startswith(f"{name}/")}
 
 
-def _checked(name: str, found: Tensor | None, expected: Tensor, source: object) -> Tensor:
+def checked(name: str, found: Tensor | None, expected: Tensor, source: object) -> Tensor:
+    """Return the tensor on the right device; refuse another shape or type.
+
+    Raises:
+        Corrupt: it is missing, or not like the expected one.
+    """
     if found is None or (found.shape, found.dtype) != (expected.shape, expected.dtype):
         what = "missing" if found is None else f"{found.dtype} of shape {list(found.shape)}"
         raise Corrupt(f"{source}: {name!r} is {what}: expected {expected.dtype} of shape {list(expected.shape)}.")

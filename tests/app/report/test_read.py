@@ -22,6 +22,7 @@ ROW = {"round": 1, "train_loss": 1.0, "bytes_up": 10, "bytes_down": 30, "gradien
         ({"history.jsonl": json.dumps(ROW) + '\n{"round": 2, "tra'}, "line 2, is not valid JSON"),
         ({"history.jsonl": "[1, 2]\n"}, "line 1, contains a list"),
         ({"history.jsonl": json.dumps(ROW), "config.toml": "a = "}, "config.toml is not valid TOML"),
+        ({"history.jsonl": json.dumps(ROW), "config.toml": "a = " + "9" * 5000}, "config.toml is not valid TOML"),
         ({"history.jsonl": json.dumps(ROW), "environment.json": "{"}, "environment.json is not valid JSON"),
         ({"history.jsonl": json.dumps(ROW), "clients.json": "[]"}, "contains a list"),
         ({"history.jsonl": json.dumps(ROW), "clients.json": '{"loss": [1.0]}'}, "'sizes' is invalid"),

@@ -138,7 +138,7 @@ def _config(folder: Path, private: bool) -> tuple[dict[str, Any], str]:
         return _object(str(folder / SETTINGS), settings or "{}"), settings
     try:
         return tomllib.loads(toml), toml
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(f"report: {folder / 'config.toml'} is not valid TOML ({error}).") from error
 
 
