@@ -7,6 +7,8 @@ import logging
 import os
 import signal
 import time
+import urllib.error
+import urllib.request
 import warnings
 from types import SimpleNamespace
 
@@ -22,6 +24,7 @@ from flwr.app import Message, RecordDict
 from fedstride.engine import flower
 from fedstride.engine.flower import node as node_module
 from fedstride.engine.flower.server import without_traceback
+from fedstride.research.bench.launch import free_port
 from tests.engine.test_flower import PROJECT, a_grid, drop, folder, rewrite, settings, spoiled  # noqa: F401 (a fixture)
 from tests.problems import same_bits
 
@@ -174,3 +177,33 @@ def test_a_node_keeps_its_count_of_samples(said):
     with pytest.warns(fs.FedstrideWarning, match=r"client 0 \(node 200\) reconnected with 9999 samples; expected 6"):
         flower.train(PROJECT, grid, settings(weights="samples", quorum=0.5, deadline=5))
     assert seen == ["query.about"]
+
+
+def test_a_monitor_is_one_setting(said):
+    """It serves while nodes are awaited and during the run, and ends with it."""
+    looks = []
+
+    def look(event):
+        (line,) = [text for text in said() if text.startswith("monitor: ")]
+        with urllib.request.urlopen(f"{line.removeprefix('monitor: ')}metrics", timeout=10) as answer:
+            looks.append(answer.read().decode())
+
+    port = free_port()
+    flower.train(PROJECT, spoiled(a_grid(), 2, drop("facts")), settings(monitor=port, rounds=2), [look])
+    assert f"\nfedstride_round {2}\n" in looks[-1]
+    assert 'fedstride_refused_messages_total{reason="corrupt"} 1\n' in looks[-1]
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10)
+
+
+@pytest.mark.parametrize("off", ["none", "", 0])
+def test_there_is_no_monitor_unless_asked_for(off, said):
+    flower.train(PROJECT, a_grid(), settings(monitor=off, rounds=1))
+    assert not [text for text in said() if "monitor" in text]
+
+
+def test_a_monitor_that_cannot_listen_is_refused_before_the_roll_call():
+    grid = a_grid()
+    with pytest.raises(fs.InvalidInput, match="monitor='x' is invalid"):
+        flower.train(PROJECT, grid, settings(monitor="x"))
+    assert grid.count == 0

@@ -27,7 +27,7 @@ TABLES: dict[str, type] = {  # written as text, such as guard="norm=10, spread=5
     **{name: s.dataclass for name, s in SETTINGS.items() if s.dataclass is not None},
     "privacy": Privacy,
 }
-OTHERS = ("algorithm", "clients", "out", "deadline", "quorum", "secure", "bound")
+OTHERS = ("algorithm", "clients", "out", "deadline", "quorum", "secure", "bound", "monitor")
 
 
 @dataclass(frozen=True)

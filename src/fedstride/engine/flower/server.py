@@ -23,6 +23,7 @@ from fedstride.core.errors import FedstrideError, InvalidInput, positive, tell
 from fedstride.data.federation import elsewhere
 from fedstride.engine.flower.clients import Flower
 from fedstride.engine.flower.nodes import Nodes, log
+from fedstride.engine.flower.operators import watched
 from fedstride.engine.flower.project import Project, arguments, identity
 from fedstride.engine.flower.secure import secure_of
 from fedstride.training import train as training
@@ -95,7 +96,8 @@ def train(
         settings: arguments of fs.train(), `guard` and `stop` as texts such as "norm=10, spread=50"; `privacy` likewise;
             `clients`, the number of nodes; `out`, a folder; `deadline`, the seconds that an exchange may take; `quorum` of
             fs.Guard; `secure`, the largest norm of an update in a secure sum; `bound`, whether a client's number belongs to the
-            first node, and its key, for the whole run; and whatever the project's functions read.
+            first node, and its key, for the whole run; `monitor`, the port of fs.loggers.Prometheus, or "ADDRESS:PORT"; and
+            whatever the project's functions read.
         callbacks: as in fs.train().
         nodes: the nodes, if an earlier run with the same model and data has gathered them.
 
@@ -108,27 +110,28 @@ def train(
     positive("settings", deadline=deadline)
     if "quorum" in own:
         given["guard"] = replace(given.get("guard") or Guard(), quorum=own["quorum"])
-    model = project.build(own)
-    nodes = replace(nodes, settings=_text(own)) if nodes is not None else gathered(project, grid, own)
 
     def show(event: Event) -> None:
         if event.round:
             log.info("round %d of %d: %s", event.round, given["rounds"], line(event.metrics))
 
     out = own.get("out") or NOTHING
-    result = training.train(
-        model,
-        project.loss,
-        elsewhere(nodes.sizes, nodes.found),
-        test=None if project.test is None else project.test(own),
-        engine=Flower(nodes, given["algorithm"], deadline, secure_of(own.get("secure"))),
-        checkpoint=None if out == NOTHING else out,
-        callbacks=[show, *callbacks],
-        **given,
-    )
-    if out != NOTHING:
-        result.save(out)
-    return result
+    with watched(own) as watching:
+        model = project.build(own)
+        nodes = replace(nodes, settings=_text(own)) if nodes is not None else gathered(project, grid, own)
+        result = training.train(
+            model,
+            project.loss,
+            elsewhere(nodes.sizes, nodes.found),
+            test=None if project.test is None else project.test(own),
+            engine=Flower(nodes, given["algorithm"], deadline, secure_of(own.get("secure"))),
+            checkpoint=None if out == NOTHING else out,
+            callbacks=[show, *watching, *callbacks],
+            **given,
+        )
+        if out != NOTHING:
+            result.save(out)
+        return result
 
 
 def gathered(project: Project, grid: Grid, settings: Mapping[str, Any]) -> Nodes:
