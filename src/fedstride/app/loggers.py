@@ -11,6 +11,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from fedstride.app.audit import Audit
 from fedstride.app.monitor import Prometheus
 from fedstride.core.errors import InvalidInput
 from fedstride.training.history import Row
@@ -20,7 +21,7 @@ QUARTILES = ("min", "q25", "median", "q75", "max")  # names of the entries of cl
 
 MODULES = {"wandb": "wandb", "mlflow": "mlflow", "tensorboard": "torch.utils.tensorboard"}  # by name of the logger
 
-__all__ = ["JsonLines", "MLflow", "Prometheus", "TensorBoard", "Wandb"]
+__all__ = ["Audit", "JsonLines", "MLflow", "Prometheus", "TensorBoard", "Wandb"]
 
 
 def numbers_of(row: Row) -> Iterator[tuple[str, float]]:

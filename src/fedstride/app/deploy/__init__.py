@@ -54,6 +54,7 @@ def init(folder: Path, nodes: int, hosts: Sequence[str], port: int) -> None:
     (folder / "deployment.json").write_text(json.dumps({"hosts": list(hosts), "port": port}) + "\n")
     _authority(folder / "authority")
     shutil.copy(folder / "authority" / "ca.crt", server)
+    shutil.copy(folder / "deployment.json", server)
     renew(folder)
     shutil.copytree(FILES / "flower-app", server / "app", ignore=shutil.ignore_patterns("__pycache__"))
     settings = server / "app" / "pyproject.toml"
