@@ -20,11 +20,12 @@ import fedstride as fs
 
 pytest.importorskip("flwr")
 
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Message, RecordDict
 
 from fedstride.app.audit import verify
 from fedstride.engine import flower
 from fedstride.engine.flower import node as node_module
+from fedstride.engine.flower import nodes as nodes_module
 from fedstride.engine.flower.server import without_traceback
 from fedstride.research.bench.launch import free_port
 from tests.engine.test_flower import DATA, PROJECT, a_grid, drop, folder, rewrite, settings, spoiled  # noqa: F401 (a fixture)
@@ -236,7 +237,9 @@ def test_the_audit_log_of_a_run(tmp_path):
 
 def test_a_node_that_is_refused_is_in_the_audit_log(tmp_path):
     grid = named("Ward 1", "Ward 2", "Ward 3")
-    grid.apps[102] = flower.client_app(flower.Project(lambda s: torch.nn.Linear(4, 3).double(), "mse", PROJECT.data))
+    grid.apps[102] = flower.client_app(
+        flower.Project(lambda s: torch.nn.Linear(4, 3).double(), "cross_entropy", PROJECT.data)
+    )
     with pytest.raises(fs.InvalidInput):
         flower.train(PROJECT, grid, settings(audit=True, out=str(tmp_path / "out")))
     _, refused, failed = audit_of(tmp_path / "out")
@@ -288,29 +291,40 @@ def test_a_node_that_was_refused_may_come_back(said):
 
 def crashing(grid, node: int, times: int):
     """Let the app of a node crash this many times when it trains."""
-    left = [times]
+    left, real = [times], flower.client_app(PROJECT)
 
-    def spoil(reply):
-        if reply.metadata.src_node_id == node and kind(reply) != "query.about" and left[0]:
+    def app(message, context):
+        if message.metadata.message_type != "query.about" and left[0]:
             left[0] -= 1
-            return Message(Error(2, "killed"), reply_to=reply)
-        return reply
+            raise RuntimeError("killed")
+        return real(message, context)
 
-    grid.spoil = spoil
+    grid.apps[node] = app
     return grid
 
 
+@pytest.fixture
+def quick(monkeypatch):
+    """Shorter pauses."""
+    made = nodes_module.Nodes.__init__
+    monkeypatch.setattr(
+        nodes_module.Nodes, "__init__", lambda *given, **more: made(*given, **{"pauses": (0.1, 0.2), **more})
+    )
+
+
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "fedlin"])
 def test_a_node_that_crashes_is_asked_again_with_the_same_bits(algorithm, said):
     given = settings(algorithm=algorithm)
     run = flower.train(PROJECT, crashing(a_grid(), 101, 2), given)
     assert run.history["lost"] == [0, 0, 0]
     assert [text for text in said() if "asking them again in" in text] == [
-        f"round 1: 1 nodes crashed or left; asking them again in {pause} s" for pause in (1, 3)
+        f"round 1: 1 nodes crashed or left; asking them again in {pause} s" for pause in (0.1, 0.2)
     ]
     assert same_bits(run, flower.train(PROJECT, a_grid(memory="other"), given))
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_node_that_goes_on_crashing_costs_the_pauses_once(said):
     run = flower.train(PROJECT, crashing(a_grid(), 101, 99), settings(rounds=3, quorum=0.5))
     assert run.history["lost"] == [1, 1, 1] and run.history["refused"] == 3 * [{"crashed": 1}]
