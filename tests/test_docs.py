@@ -49,6 +49,7 @@ def test_the_pages_are_there():
         "hugging-face.md",
         "mutants.md",
         "notebooks.md",
+        "operators.md",
         "privacy.md",
         "reliability.md",
         "reproduced.md",

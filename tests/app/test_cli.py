@@ -187,7 +187,7 @@ def test_the_installed_command_runs():
     [
         (["reproduce"], "Lists the experiments if omitted"),
         (["diagnose"], "Folder written by run or compare"),
-        (["deploy", "node"], "Number of the node, from 0"),
+        (["deploy", "remove"], "Number of the node"),
     ],
 )
 def test_help_describes_the_arguments_of_a_command(command, text):

@@ -31,6 +31,7 @@ from fedstride.app.deploy.superlink import NodesOnly
 from fedstride.core.errors import InvalidInput
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-app"
+NODE = ("ca.crt", "compose.yaml", "key", "start.sh")
 HOSTS = ["fl.example.org", "192.0.2.7", "2001:db8::7"]
 
 
@@ -80,12 +81,13 @@ def handshake(server: Path, trusted: Path, host: str) -> None:
 
 def test_it_writes_a_folder_for_the_server_and_one_for_each_node(folder):
     found = {name for name in files(folder) if not name.startswith("server/app/")}
-    server = {"ca.crt", "server.crt", "server.key", "start.sh", "env.sh", "superlink.py"}
+    server = {"ca.crt", "deployment.json", "server.crt", "server.key", "start.sh", "env.sh", "superlink.py"}
+    server |= {"compose.yaml", "superlink.service"}
     assert found == {
         *("README.md", "deployment.json", "authority/ca.key", "authority/ca.crt"),
         *(f"server/{name}" for name in server),
         *(f"server/keys/node-{i}.pub" for i in range(3)),
-        *(f"nodes/node-{i}/{name}" for i in range(3) for name in ("ca.crt", "key", "start.sh")),
+        *(f"nodes/node-{i}/{name}" for i in range(3) for name in (*NODE, f"node-{i}.service")),
     }
 
 
@@ -147,7 +149,7 @@ def test_flower_builds_the_app(folder, tmp_path):
 
 
 def test_texts_are_filled_and_scripts_are_shell(folder):
-    for path in (folder / "README.md", *folder.rglob("*.sh")):
+    for path in (folder / "README.md", *(p for end in ("sh", "service", "yaml") for p in folder.rglob(f"*.{end}"))):
         assert not re.search("@[A-Z]+@", path.read_text()), path
     for path in folder.rglob("*.sh"):
         subprocess.run(["sh", "-n", path], check=True)
@@ -199,7 +201,7 @@ def test_a_new_key_for_a_node_changes_that_node_only(tmp_path):
     deploy.node(tmp_path / "new", 2)
     after = files(tmp_path / "new")
     changed = {name for name in after if after[name] != before.get(name)}
-    added = {"server/keys/node-2.pub", *(f"nodes/node-2/{name}" for name in ("ca.crt", "key", "start.sh"))}
+    added = {"server/keys/node-2.pub", *(f"nodes/node-2/{name}" for name in (*NODE, "node-2.service"))}
     assert changed == {"nodes/node-1/key", "server/keys/node-1.pub"} | added
 
 
@@ -230,7 +232,6 @@ def test_the_command_line_writes_the_same(tmp_path):
     again = CliRunner().invoke(app, call)
     assert again.exit_code == 2
     assert "is not empty" in again.stderr
-    assert "node-2.pub" in CliRunner().invoke(app, ["node", str(place), "2"]).stdout
     assert "valid until" in CliRunner().invoke(app, ["renew", str(place)]).stdout
 
 

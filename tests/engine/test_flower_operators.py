@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
 import signal
 import time
+import urllib.error
+import urllib.request
 import warnings
 from types import SimpleNamespace
 
@@ -19,10 +22,13 @@ pytest.importorskip("flwr")
 
 from flwr.app import Message, RecordDict
 
+from fedstride.app.audit import verify
 from fedstride.engine import flower
 from fedstride.engine.flower import node as node_module
+from fedstride.engine.flower import nodes as nodes_module
 from fedstride.engine.flower.server import without_traceback
-from tests.engine.test_flower import PROJECT, a_grid, drop, folder, rewrite, settings, spoiled  # noqa: F401 (a fixture)
+from fedstride.research.bench.launch import free_port
+from tests.engine.test_flower import DATA, PROJECT, a_grid, drop, folder, rewrite, settings, spoiled  # noqa: F401 (a fixture)
 from tests.problems import same_bits
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -174,3 +180,152 @@ def test_a_node_keeps_its_count_of_samples(said):
     with pytest.warns(fs.FedstrideWarning, match=r"client 0 \(node 200\) reconnected with 9999 samples; expected 6"):
         flower.train(PROJECT, grid, settings(weights="samples", quorum=0.5, deadline=5))
     assert seen == ["query.about"]
+
+
+def test_a_monitor_is_one_setting(said):
+    """It serves while nodes are awaited and during the run, and ends with it."""
+    looks = []
+
+    def look(event):
+        (line,) = [text for text in said() if text.startswith("monitor: ")]
+        with urllib.request.urlopen(f"{line.removeprefix('monitor: ')}metrics", timeout=10) as answer:
+            looks.append(answer.read().decode())
+
+    port = free_port()
+    flower.train(PROJECT, spoiled(a_grid(), 2, drop("facts")), settings(monitor=port, rounds=2), [look])
+    assert f"\nfedstride_round {2}\n" in looks[-1]
+    assert 'fedstride_refused_messages_total{reason="corrupt"} 1\n' in looks[-1]
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10)
+
+
+@pytest.mark.parametrize("off", ["none", "", 0])
+def test_there_is_no_monitor_unless_asked_for(off, said):
+    flower.train(PROJECT, a_grid(), settings(monitor=off, rounds=1))
+    assert not [text for text in said() if "monitor" in text]
+
+
+def test_a_monitor_that_cannot_listen_is_refused_before_the_roll_call():
+    grid = a_grid()
+    with pytest.raises(fs.InvalidInput, match="monitor='x' is invalid"):
+        flower.train(PROJECT, grid, settings(monitor="x"))
+    assert grid.count == 0
+
+
+def audit_of(place):
+    return [json.loads(line) for line in (place / "audit.jsonl").read_text().splitlines()]
+
+
+def test_the_audit_log_of_a_run(tmp_path):
+    grid = spoiled(named("Ward 1", "Ward 2"), 2, drop("facts"))
+    flower.train(PROJECT, grid, settings(audit=True, out=str(tmp_path / "out")))
+    started, nodes, *rounds, ended = audit_of(tmp_path / "out")
+    assert [entry["event"] for entry in (started, nodes, *rounds, ended)] == [
+        "started",
+        "nodes",
+        *3 * ["round"],
+        "ended",
+    ]
+    assert started["code"].keys() == {"fedstride", "app"} and len(started["configuration"]) == 64
+    assert nodes["clients"]["1"]["name"] == "Ward 2" and nodes["clients"]["1"]["samples"] == len(DATA[1][0])
+    assert nodes["clients"]["1"]["versions"]["fedstride"] == fs.__version__
+    lost = [one["lost"] for entry in rounds for one in entry["exchanges"]]
+    assert {"2": "corrupt"} in lost
+    assert rounds[0]["clients"]["3"] == {"node": "103", "key": None}
+    assert verify(tmp_path / "out").broken is None
+
+
+def test_a_node_that_is_refused_is_in_the_audit_log(tmp_path):
+    grid = named("Ward 1", "Ward 2", "Ward 3")
+    grid.apps[102] = flower.client_app(
+        flower.Project(lambda s: torch.nn.Linear(4, 3).double(), "cross_entropy", PROJECT.data)
+    )
+    with pytest.raises(fs.InvalidInput):
+        flower.train(PROJECT, grid, settings(audit=True, out=str(tmp_path / "out")))
+    _, refused, failed = audit_of(tmp_path / "out")
+    assert refused["node"] == "102" and "client 2 (Ward 3, node 102)" in refused["why"]
+    assert failed["event"] == "failed" and failed["error"] == "InvalidInput"
+    assert verify(tmp_path / "out").broken is None
+
+
+@pytest.mark.parametrize(
+    ("given", "match"), [({"audit": True}, "set `out`"), ({"audit": "yes"}, "expected true or false")]
+)
+def test_an_audit_log_that_cannot_be_written(given, match):
+    with pytest.raises(fs.InvalidInput, match=match):
+        flower.train(PROJECT, a_grid(), settings(**given))
+
+
+@pytest.mark.parametrize(("package", "fix"), [("fedstride", r"fedstride\[flower\]==0\.1\.0"), ("flwr", r"flwr==\d")])
+def test_a_node_with_another_version_is_refused_with_the_fix(package, fix):
+    grid = named("Ward 1")
+    other = rewrite("identity", package, "0.0.1")
+    grid.spoil = lambda reply: other(reply) if reply.metadata.src_node_id == 100 else reply
+    text = (
+        rf"client 0 \(Ward 1, node 100\) has {package} 0\.0\.1, and the server has .*pip install '{fix}.*' and start it"
+    )
+    with pytest.raises(fs.InvalidInput, match=text):
+        flower.train(PROJECT, grid, settings(rounds=1))
+
+
+def test_a_node_that_was_refused_may_come_back(said):
+    """Its owner installs the right version and starts it again, while the run waits for another node."""
+    grid = a_grid()
+    grid.online.remove(103)
+    other, looks = rewrite("identity", "fedstride", "0.0.1"), []
+    grid.spoil = lambda reply: other(reply) if reply.metadata.src_node_id == 100 and len(looks) < 3 else reply
+    real = grid.get_node_ids
+
+    def get_node_ids():
+        looks.append(1)
+        if len(looks) == 3:
+            grid.online.remove(100)
+        if len(looks) == 4:
+            grid.online |= {100, 103}
+        return real()
+
+    grid.get_node_ids = get_node_ids
+    flower.train(PROJECT, grid, settings(rounds=1))
+    assert len([text for text in said() if "has fedstride 0.0.1" in text]) == 1
+
+
+def crashing(grid, node: int, times: int):
+    """Let the app of a node crash this many times when it trains."""
+    left, real = [times], flower.client_app(PROJECT)
+
+    def app(message, context):
+        if message.metadata.message_type != "query.about" and left[0]:
+            left[0] -= 1
+            raise RuntimeError("killed")
+        return real(message, context)
+
+    grid.apps[node] = app
+    return grid
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Shorter pauses."""
+    made = nodes_module.Nodes.__init__
+    monkeypatch.setattr(
+        nodes_module.Nodes, "__init__", lambda *given, **more: made(*given, **{"pauses": (0.1, 0.2), **more})
+    )
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "fedlin"])
+def test_a_node_that_crashes_is_asked_again_with_the_same_bits(algorithm, said):
+    given = settings(algorithm=algorithm)
+    run = flower.train(PROJECT, crashing(a_grid(), 101, 2), given)
+    assert run.history["lost"] == [0, 0, 0]
+    assert [text for text in said() if "asking them again in" in text] == [
+        f"round 1: 1 nodes crashed or left; asking them again in {pause} s" for pause in (0.1, 0.2)
+    ]
+    assert same_bits(run, flower.train(PROJECT, a_grid(memory="other"), given))
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_node_that_goes_on_crashing_costs_the_pauses_once(said):
+    run = flower.train(PROJECT, crashing(a_grid(), 101, 99), settings(rounds=3, quorum=0.5))
+    assert run.history["lost"] == [1, 1, 1] and run.history["refused"] == 3 * [{"crashed": 1}]
+    assert len([text for text in said() if "asking them again" in text]) == 2

@@ -1,4 +1,4 @@
-"""Loggers: callbacks of fs.train that write the metrics of each round to JSON lines, TensorBoard, MLflow or W&B."""
+"""Loggers: callbacks of fs.train that write the metrics of each round to JSON lines, TensorBoard, MLflow or W&B, or serve them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from fedstride.app.audit import Audit
+from fedstride.app.monitor import Prometheus
 from fedstride.core.errors import InvalidInput
 from fedstride.training.history import Row
 from fedstride.training.rounds import Event
@@ -19,7 +21,7 @@ QUARTILES = ("min", "q25", "median", "q75", "max")  # names of the entries of cl
 
 MODULES = {"wandb": "wandb", "mlflow": "mlflow", "tensorboard": "torch.utils.tensorboard"}  # by name of the logger
 
-__all__ = ["JsonLines", "MLflow", "TensorBoard", "Wandb"]
+__all__ = ["Audit", "JsonLines", "MLflow", "Prometheus", "TensorBoard", "Wandb"]
 
 
 def numbers_of(row: Row) -> Iterator[tuple[str, float]]:

@@ -89,6 +89,7 @@ class Members(Nodes):
     """Clients that call fedstride.flower.train. Replies that Flower's loop has received are handed over."""
 
     handed: list[Message] | None = None
+    pauses: tuple[float, ...] = ()  # a round's first replies are collected by Flower's loop
     there: set[int] = field(default_factory=set)  # the clients that were online when the round was configured
 
     @property
@@ -130,6 +131,7 @@ class Unchanged(Nodes):
     weights: list[float] = field(kw_only=True)  # one per client; the reply tells
     key: str | None = field(kw_only=True)  # metric that weighs the client; None: all weigh the same
     handed: list[Message] | None = None
+    pauses: tuple[float, ...] = ()  # the order of the replies is not that of the messages
     lately: list[RecordDict] = field(default_factory=list)  # the last usable replies
 
     @property

@@ -99,7 +99,8 @@ def advance(setup: Setup, state: TrainingState, attempt: Attempt | None = None) 
         releases=state.releases + attempt.releases,
         unbilled=0,
     )
-    scores = evaluate(setup, after)
+    with setup.watch.phase("evaluation"):
+        scores = evaluate(setup, after)
     row = history_row(setup, state, after, mean, updates, attempt) | scores
     return replace(after, history=state.history.plus(row)), row
 
@@ -161,7 +162,7 @@ def exchange(
     """
     limits = limits_of(setup, state, kind, attempt)
     order = Order(f"{kind}s", state.x, state.stats, broadcast, state.round, cohort, limits, attempt.calls)
-    reply = setup.clients.exchange(order)
+    reply = setup.watch.exchange(setup.clients, order)
     attempt = attempt.receive(reply)
     admitted = [one for one in cohort if one[0] not in reply.lost]
     if len(admitted) < setup.guard.least(len(cohort)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -21,6 +21,7 @@ from fedstride.training.scaling import measure_inputs
 from fedstride.training.setup import Setup
 from fedstride.training.state import TrainingState, exported, is_over, pack, read_out, remember_best, run_of, unpack
 from fedstride.training.stop import STOP, interrupts_return
+from fedstride.training.watch import ROUNDS, Asked
 
 Callbacks = Sequence[Callable[["Event"], object]]
 
@@ -34,6 +35,8 @@ class Event:
         x: the training iterate, flat, in the order of the trainable model.parameters().
         metrics: the round's row of the history. What a callback adds to it is in the history.
         make: makes the model.
+        seconds: seconds that this process has spent so far, by phase: clients, server, evaluation and checkpoints.
+        exchanges: the exchanges since the last event, failed attempts included: .kind, .clients and .lost, with reasons.
 
     Example:
         >>> def show(event):
@@ -47,6 +50,8 @@ class Event:
     x: Vec
     metrics: Row
     make: Callable[[], nn.Module] = field(default=nn.Identity, repr=False)
+    seconds: Mapping[str, float] = field(default_factory=dict, repr=False)
+    exchanges: Sequence[Asked] = field(default=(), repr=False)
 
     @property
     def model(self) -> nn.Module:
@@ -64,12 +69,12 @@ def lead(setup: Setup, state: TrainingState, when: Checkpoints | None, callbacks
             _check_rounds(setup, state, recorder)
         try:
             if setup.task.normalise and state.scaling is None:
-                with one_thread():
+                with one_thread(), setup.watch.phase(ROUNDS):
                     state = measure_inputs(setup, state)
             if state.round == 0 and _asked_to_stop(setup, state, {"round": 0}, callbacks):
                 ended = "stopped"
             while ended == "finished" and state.round < setup.task.rounds and not is_over(setup, state):
-                with _saved_when_it_fails(recorder, state), one_thread():
+                with _saved_when_it_fails(recorder, state), one_thread(), setup.watch.phase(ROUNDS):
                     after, row = complete_round(setup, state)
                 # Not under the save: a failure from here to the assignment may leave the clients' memory one round
                 # ahead of the state, and the two must not be saved together.
@@ -81,7 +86,8 @@ def lead(setup: Setup, state: TrainingState, when: Checkpoints | None, callbacks
                 state = remember_best(setup, _amended(state, row))
                 _check_metric(setup, state)
                 if recorder is not None and (recorder.due(state) or ended != "finished"):
-                    recorder.save(state)
+                    with setup.watch.phase("checkpoints"):
+                        recorder.save(state)
             if is_over(setup, state):
                 ended = "stopped"
         except KeyboardInterrupt:
@@ -122,6 +128,8 @@ def _asked_to_stop(setup: Setup, state: TrainingState, row: Row, callbacks: Call
         state.x.clone(),
         row,
         lambda: exported(setup, state, read_out(setup.algorithm, state), state.stats),
+        setup.watch.phases(),
+        setup.watch.taken(),
     )
     return any([callback(event) is STOP for callback in callbacks])
 

@@ -31,7 +31,7 @@ def measure_inputs(setup: Setup, state: TrainingState) -> TrainingState:
     limits: dict[str, float] = {}
     for call in range(guard.retries + 2):  # one more, for the limit
         order = Order(MOMENTS, nothing, state.stats[:0], {}, BEFORE, cohort, limits, call=call)
-        reply = setup.clients.exchange(order)
+        reply = setup.watch.exchange(setup.clients, order)
         sent += reply.bytes_up
         answered = [client for client, _ in cohort if client not in reply.lost]
         reasons = Counter(reply.lost.values())

@@ -18,6 +18,7 @@ from fedstride.core.model import Replica
 from fedstride.engine import Clients, Task
 from fedstride.training.guard import Guard
 from fedstride.training.stop import EarlyStopping
+from fedstride.training.watch import Watch
 
 
 class ModelTraits(Protocol):
@@ -59,6 +60,7 @@ class Setup:
     stop: EarlyStopping | None = None
     facts: dict[str, Any] = field(default_factory=dict)  # facts about the data, for run.facts
     arguments: dict[str, Any] = field(default_factory=dict)  # those of fs.train(), for run.source
+    watch: Watch = field(default_factory=Watch)  # for callbacks
 
     @cached_property
     def weight(self) -> float:

@@ -30,7 +30,11 @@ COMMANDS = {  # name: (module, first line of its help)
     "verify": ("verify", "Check the laws of the papers: compare each measured figure with its bound."),
     "reproduce": ("reproduce", "Reproduce an experiment of a paper and compare the figures."),
     "bench": ("bench", "Run benchmarks on this machine; every figure is a ratio within one run."),
-    "deploy": ("deploy", "Deploy with Flower: certificates, keys, start scripts, app and README."),
+    "audit": ("audit", "Check the audit log of a run."),
+    "deploy": (
+        "deploy",
+        "Deploy with Flower: certificates, keys, start scripts, app and README; add, remove and watch nodes.",
+    ),
 }
 
 

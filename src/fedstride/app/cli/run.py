@@ -75,6 +75,12 @@ def run(
     logger: Annotated[
         list[str], typer.Option(metavar="NAME", help="Also log to wandb, mlflow or tensorboard; may be repeated.")
     ] = [],  # noqa: B006 (typer reads it)
+    monitor: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT", help="Serve /metrics for Prometheus, /health and a dashboard, such as 9464."
+        ),
+    ] = None,
     config: File = None,
     settings: Settings = [],  # noqa: B006
     out: Out = None,
@@ -112,7 +118,7 @@ def run(
         if out is None:
             chosen = request.config()
             out = _new_folder(f"{chosen.task}-{chosen.algorithm['name']}")
-        display = Display("json" if as_json else "quiet" if quiet else "live", loggers=logger)
+        display = Display("json" if as_json else "quiet" if quiet else "live", loggers=logger, monitor=monitor)
         finished = train_in(out, request, display, resume, alone)
         if finished and not as_json:
             speak(finished)

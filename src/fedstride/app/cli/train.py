@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ class Display:
     mode: str
     title: str | None = None
     loggers: Sequence[str] = ()
+    monitor: str | None = None
 
 
 def train_in(folder: Path, request: Request, display: Display, resume: bool = False, alone: bool = False) -> str | None:
@@ -99,10 +100,11 @@ def _execute(prepared: Prepared, folder: Path, display: Display, title: str) -> 
     try:
         with (
             _logging(display.loggers, prepared.config.task, folder) as logs,
+            _monitoring(display.monitor) as served,
             shown(title, prepared.config.training.rounds, display.mode, console) as show,
             stop_after_round() as stop,
         ):
-            return run_folder.execute(prepared, folder, [show, *logs, stop])
+            return run_folder.execute(prepared, folder, [show, *logs, *served, stop])
     except Stopped as stopped:
         with suppress(OSError):  # the terminal may be gone
             typer.echo(f"{title}: stopped; the last round is saved. Continue with: {again(folder)}", err=True)
@@ -176,6 +178,19 @@ def _logging(names: Sequence[str], task: str, folder: Path) -> Iterator[list[Any
     finally:
         for logger in made:
             logger.close()
+
+
+@contextmanager
+def _monitoring(where: str | None) -> Iterator[list[Any]]:
+    """Yield a callback that serves the figures of the run, if that is wanted."""
+    if where is None:
+        yield []
+        return
+    from fedstride.app.monitor import monitor_at
+
+    with closing(monitor_at(where)) as monitor:
+        typer.echo(f"monitor: http://{monitor.address}/", err=True)
+        yield [monitor]
 
 
 def _leads() -> bool:

@@ -11,6 +11,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import cast
 
+import fedstride
 from fedstride.core.errors import InvalidInput
 
 try:
@@ -54,6 +55,7 @@ def init(folder: Path, nodes: int, hosts: Sequence[str], port: int) -> None:
     (folder / "deployment.json").write_text(json.dumps({"hosts": list(hosts), "port": port}) + "\n")
     _authority(folder / "authority")
     shutil.copy(folder / "authority" / "ca.crt", server)
+    shutil.copy(folder / "deployment.json", server)
     renew(folder)
     shutil.copytree(FILES / "flower-app", server / "app", ignore=shutil.ignore_patterns("__pycache__"))
     settings = server / "app" / "pyproject.toml"
@@ -62,6 +64,8 @@ def init(folder: Path, nodes: int, hosts: Sequence[str], port: int) -> None:
     known = {**_known(folder), "NODES": str(nodes), "LAST": str(nodes - 1)}
     _write(server / "env.sh", _filled("env.sh", known))
     _write(server / "start.sh", _filled("server.sh", known), 0o700)
+    _write(server / "superlink.service", _filled("superlink.service", known))
+    _write(server / "compose.yaml", _filled("superlink.yaml", known))
     _write(folder / "README.md", _filled("page.md", known))
     for number in range(nodes):
         node(folder, number)
@@ -78,7 +82,10 @@ def node(folder: Path, number: int) -> Path:
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     _write(folder / "server" / "keys" / f"node-{number}.pub", public + f" node-{number}\n".encode())
     shutil.copy(folder / "authority" / "ca.crt", place)
-    _write(place / "start.sh", _filled("node.sh", {**known, "NUMBER": str(number)}), 0o700)
+    own = {**known, "NUMBER": str(number)}
+    _write(place / "start.sh", _filled("node.sh", own), 0o700)
+    _write(place / f"node-{number}.service", _filled("node.service", own))
+    _write(place / "compose.yaml", _filled("node.yaml", own))
     return place
 
 
@@ -176,6 +183,7 @@ def _known(folder: Path) -> dict[str, str]:
         "HOSTS": ",".join(hosts),
         "LISTEN": here if loopback else everywhere,
         "PORT": str(port),
+        "VERSION": fedstride.__version__,
     }
 
 

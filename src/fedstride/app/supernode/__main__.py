@@ -10,11 +10,14 @@ from typing import Any
 
 import flwr
 
+from fedstride.app.json_logs import json_logs
+
 VERSION = "1.41.0"  # flower.py uses its private parts
 log = logging.getLogger("flwr.fedstride")  # a child of Flower's logger, which shows it
 
 
 def main() -> None:
+    json_logs()
     if flwr.__version__ != VERSION:
         log.warning(
             "Flower is %s, expected %s: rounds take seconds, as with flower-supernode.", flwr.__version__, VERSION

@@ -8,11 +8,13 @@ import threading
 import time
 from multiprocessing.connection import Connection
 
+from fedstride.app.json_logs import json_logs
 from fedstride.app.supernode.flower import App
 from fedstride.app.supernode.worker import LOOK, receive, send
 
 
 def main(descriptor: int) -> None:
+    json_logs()
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     connection, app = Connection(descriptor), App()
     while True:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import secrets
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,7 @@ from fedstride.core.rows import State, Vec
 from fedstride.engine.admission import Rules, admit
 from fedstride.engine.evaluation import Scores, evaluation_parts, score
 from fedstride.engine.flower import memory, records, secure
-from fedstride.engine.flower.nodes import Nodes, log
+from fedstride.engine.flower.nodes import AGAIN, Nodes, log
 from fedstride.engine.local import Answer, answer, replied
 from fedstride.engine.protocol import Contents, Order, Reply, Task
 from fedstride.engine.worker import context_of
@@ -86,6 +87,7 @@ class FlowerClients:
         self.kept: dict[int, str] = {}  # client: name of its memory; no entry: no memory
         self.staged: dict[int, str] = {}
         self.suspects = Counter[int]()  # client: how often a secure sum was possible only without its group
+        self.failing = set[int]()  # clients that were asked again in vain
         self.held: list[dict[int, str]] = []  # the value of `kept` at the last checkpoints
 
     def about(self) -> dict[str, Any]:
@@ -106,8 +108,7 @@ class FlowerClients:
         for position, (client, _) in enumerate(order.cohort):
             if client not in online:
                 answers[position] = self._absent(client, "offline", metrics)
-        for i, reply in self.nodes.ask(self.messages(order, here), self.engine.deadline):
-            position = here[i]
+        for position, reply in self._replies(order, here):
             client, _ = order.cohort[position]
             try:
                 upload = records.admitted(self.usable(reply, order, client), order, client, fields, metrics)
@@ -116,6 +117,30 @@ class FlowerClients:
                 junk = 0 if isinstance(reply, str) else records.size(reply)
                 answers[position] = self._absent(client, str(error), metrics, junk)
         return replied([answers[position] for position in sorted(answers)], *total.finish())
+
+    def _replies(self, order: Order, positions: Sequence[int]) -> Iterator[tuple[int, RecordDict | str]]:
+        """Yield the replies of the clients at these positions. Nodes that crash or leave are asked again, after pauses.
+
+        A node for which that was in vain gets no second chance until it has answered once: rounds stay short without it.
+        """
+        end = time.monotonic() + self.engine.deadline
+        for pause in (*self.nodes.pauses, None):
+            failed: dict[int, RecordDict | str] = {}
+            for i, reply in self.nodes.ask(self.messages(order, positions), max(0.0, end - time.monotonic())):
+                client, _ = order.cohort[positions[i]]
+                if reply in AGAIN and pause is not None and client not in self.failing:
+                    failed[positions[i]] = reply
+                    continue
+                (self.failing.add if reply in AGAIN else self.failing.discard)(client)
+                yield positions[i], reply
+            if pause is None or not failed or time.monotonic() + pause > end:
+                yield from failed.items()
+                return
+            log.info(
+                "round %d: %d nodes crashed or left; asking them again in %g s", order.round + 1, len(failed), pause
+            )
+            time.sleep(pause)
+            positions = list(failed)
 
     def layout(self, order: Order) -> tuple[dict[str, int], tuple[str, ...]]:
         """Return the fields and metrics of an upload: see client.exchange.layout."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import platform
 import re
 import time
 from collections.abc import Callable
@@ -235,9 +236,9 @@ def _about(project: Project, message: Message, context: Context) -> RecordDict:
         "time": time.time(),
         "scales far apart": bool(warning) and here.algorithm.privacy is None,
     }
-    return RecordDict(
-        {"about": ConfigRecord({**facts}), "identity": ConfigRecord({**identity(here.model, found.moving)})}
-    )
+    versions = {"torch": torch.__version__, "python": platform.python_version()}
+    known = ConfigRecord({**identity(here.model, found.moving), **versions})
+    return RecordDict({"about": ConfigRecord({**facts}), "identity": known})
 
 
 def _answered(work: Callable[[], RecordDict], message: Message, context: Context) -> Message:

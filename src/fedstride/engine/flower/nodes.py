@@ -26,6 +26,9 @@ LONGEST_NAME = 60  # characters of a node's name
 NAMED = 20  # clients that a log line lists
 CLOCK = 5.0  # seconds by which clocks may differ
 MOST_SAMPLES = 10**9  # of a node: with weights="samples", one that claims more would be the mean
+PACKAGES = {"fedstride": "fedstride[flower]", "flwr": "flwr"}  # whose versions must be the server's
+VERSIONS = (*PACKAGES, "torch", "python")  # that a node tells
+AGAIN = ("crashed", "offline")  # reasons for which a node is asked again in the same exchange
 REASONS = {1: "crashed", 2: "crashed", 5: "offline", 6: "crashed", 7: "crashed", 8: "crashed"}  # Flower's codes
 
 
@@ -58,8 +61,10 @@ class Nodes:
         default_factory=dict
     )  # message: node that was asked who it is, and when
     rivals: dict[int, About] = field(default_factory=dict)  # additional nodes of clients whose node is still online
-    useless: set[int] = field(default_factory=set)  # nodes that cannot be used
+    useless: set[int] = field(default_factory=set)  # nodes that cannot be used, until they connect again
     unfit: dict[int | None, str] = field(default_factory=dict)  # why, by client; None: of nodes without a valid number
+    refused: Callable[[int, str], object] = lambda node, why: None  # told about nodes that are left out, and why
+    pauses: tuple[float, ...] = (1.0, 3.0)  # seconds before a node that crashed or left is asked again, in one exchange
     replies: Replies = field(init=False)
 
     def __post_init__(self) -> None:
@@ -80,11 +85,22 @@ class Nodes:
         about = self.abouts.get(client)
         return f"client {client}" + (f" ({about.name})" if about is not None and about.name else "")
 
+    def versions(self, client: int) -> dict[str, str]:
+        """Return the versions of a client's software, as its node says."""
+        known = self.abouts[client].identity
+        return {name: records.shown(known[name])[:30] for name in VERSIONS if name in known}
+
     def log_lost(self, round: int, lost: Mapping[int, str]) -> None:
         """Log the clients that were lost in an exchange, and why."""
         if lost:
             names = [f"{self.label(client)}: {why}" for client, why in sorted(lost.items())[:NAMED]]
-            log.warning("round %d: lost %d: %s", round + 1, len(lost), "; ".join([*names, "..."][: len(lost)]))
+            log.warning(
+                "round %d: lost %d: %s",
+                round + 1,
+                len(lost),
+                "; ".join([*names, "..."][: len(lost)]),
+                extra={"facts": {"round": round + 1, "lost": dict(lost)}},
+            )
 
     def gather(self, seconds: float) -> None:
         """Wait until every client has a node.
@@ -157,6 +173,7 @@ class Nodes:
         there = set(self.grid.get_node_ids())
         self.asked = {key: asked for key, asked in self.asked.items() if asked[0] in there}
         self.rivals = {node: about for node, about in self.rivals.items() if node in there}
+        self.useless &= there
         for node, about in list(self.rivals.items()):
             if self.at[about.client] not in there and not self.bound:
                 self._take(node, self.rivals.pop(node))
@@ -199,6 +216,7 @@ class Nodes:
                 f"{self.label(about.client)} is node {other} and node {node}; expected one node per client. Give one of them "
                 "another number, or wait: a node that was killed counts as online for a minute."
             )
+            self.refused(node, self.unfit[None])
             complain(self.unfit[None])
         else:
             self.useless.remove(node)
@@ -207,6 +225,7 @@ class Nodes:
     def _leave_out(self, node: int, client: int | None, why: str, complain: Callable[[str], None]) -> None:
         self.useless.add(node)
         self.unfit[client] = why
+        self.refused(node, why)
         complain(why)
 
     def _take(self, node: int, about: About) -> None:
@@ -217,7 +236,12 @@ class Nodes:
         """Return why a node cannot be used, None if it can."""
         who, before = _who(about, node), self.abouts.get(about.client)
         for name, value in self.expected(about.found.moving).items():
-            if about.identity.get(name) != value:
+            if (theirs := about.identity.get(name)) != value and name in PACKAGES:
+                return (
+                    f"{who} has {name} {_short(theirs, 30)}, and the server has {value}. On that node, run: pip install "
+                    f"'{PACKAGES[name]}=={value}' and start it again."
+                )
+            if theirs != value:
                 return (
                     f"{who}: different {name} from the server's: {_short(about.identity.get(name))} instead of {_short(value)}. Use the "
                     "same code and the same versions on the server and on all nodes."

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import flwr
 import torch
 from torch import Tensor, nn
 
@@ -27,7 +28,7 @@ TABLES: dict[str, type] = {  # written as text, such as guard="norm=10, spread=5
     **{name: s.dataclass for name, s in SETTINGS.items() if s.dataclass is not None},
     "privacy": Privacy,
 }
-OTHERS = ("algorithm", "clients", "out", "deadline", "quorum", "secure", "bound")
+OTHERS = ("algorithm", "clients", "out", "deadline", "quorum", "secure", "bound", "monitor", "audit")
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ def identity(model: nn.Module, moving: tuple[str, ...]) -> dict[str, str]:
     fixed |= {name: b for name, b in model.named_buffers() if name not in moving}
     return {
         "fedstride": fedstride.__version__,
+        "flwr": flwr.__version__,
         "parameters": json.dumps([[k, list(p.shape), str(p.dtype), p.requires_grad] for k, p in named]),
         "frozen parameters and buffers": digest(fixed),
     }

@@ -17,12 +17,14 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedstride.algorithm.text import NOTHING
+from fedstride.app.json_logs import json_logs
 from fedstride.app.progress import HANGUP, SIGNALS
 from fedstride.app.supernode.retry import retry_soon
 from fedstride.core.errors import FedstrideError, InvalidInput, positive, tell
 from fedstride.data.federation import elsewhere
 from fedstride.engine.flower.clients import Flower
 from fedstride.engine.flower.nodes import Nodes, log
+from fedstride.engine.flower.operators import watched
 from fedstride.engine.flower.project import Project, arguments, identity
 from fedstride.engine.flower.secure import secure_of
 from fedstride.training import train as training
@@ -42,6 +44,7 @@ def server_app(project: Project) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
+        json_logs()
         logging.getLogger("flwr").addFilter(without_traceback)
         with saved_on_signals():
             train(project, grid, context.run_config)
@@ -95,7 +98,8 @@ def train(
         settings: arguments of fs.train(), `guard` and `stop` as texts such as "norm=10, spread=50"; `privacy` likewise;
             `clients`, the number of nodes; `out`, a folder; `deadline`, the seconds that an exchange may take; `quorum` of
             fs.Guard; `secure`, the largest norm of an update in a secure sum; `bound`, whether a client's number belongs to the
-            first node, and its key, for the whole run; and whatever the project's functions read.
+            first node, and its key, for the whole run; `monitor`, the port of fs.loggers.Prometheus, or "ADDRESS:PORT"; `audit`,
+            whether fs.loggers.Audit writes a log to `out`; and whatever the project's functions read.
         callbacks: as in fs.train().
         nodes: the nodes, if an earlier run with the same model and data has gathered them.
 
@@ -108,36 +112,47 @@ def train(
     positive("settings", deadline=deadline)
     if "quorum" in own:
         given["guard"] = replace(given.get("guard") or Guard(), quorum=own["quorum"])
-    model = project.build(own)
-    nodes = replace(nodes, settings=_text(own)) if nodes is not None else gathered(project, grid, own)
 
     def show(event: Event) -> None:
         if event.round:
-            log.info("round %d of %d: %s", event.round, given["rounds"], line(event.metrics))
+            text, facts = line(event.metrics), {"facts": {"metrics": event.metrics}}
+            log.info("round %d of %d: %s", event.round, given["rounds"], text, extra=facts)
 
     out = own.get("out") or NOTHING
-    result = training.train(
-        model,
-        project.loss,
-        elsewhere(nodes.sizes, nodes.found),
-        test=None if project.test is None else project.test(own),
-        engine=Flower(nodes, given["algorithm"], deadline, secure_of(own.get("secure"))),
-        checkpoint=None if out == NOTHING else out,
-        callbacks=[show, *callbacks],
-        **given,
-    )
-    if out != NOTHING:
-        result.save(out)
-    return result
+    run = getattr(getattr(grid, "run", None), "run_id", None)
+    with watched(project, own, given["rounds"], run) as operators:
+        model = project.build(own)
+        if nodes is None:
+            nodes = gathered(project, grid, own, operators.refused)
+        else:
+            nodes = replace(nodes, settings=_text(own), refused=operators.refused)
+        operators.gathered(nodes)
+        result = training.train(
+            model,
+            project.loss,
+            elsewhere(nodes.sizes, nodes.found),
+            test=None if project.test is None else project.test(own),
+            engine=Flower(nodes, given["algorithm"], deadline, secure_of(own.get("secure"))),
+            checkpoint=None if out == NOTHING else out,
+            callbacks=[show, *operators.callbacks, *callbacks],
+            **given,
+        )
+        if out != NOTHING:
+            result.save(out)
+        operators.ended(result)
+        return result
 
 
-def gathered(project: Project, grid: Grid, settings: Mapping[str, Any]) -> Nodes:
-    """Wait until all nodes of a run are connected, and return them."""
+def gathered(
+    project: Project, grid: Grid, settings: Mapping[str, Any], refused: Callable[[int, str], object] | None = None
+) -> Nodes:
+    """Wait until all nodes of a run are connected, and return them; refused(node, why) is told about others."""
     model, clients = project.build(dict(settings)), validate.whole("clients", settings.get("clients"))
     bound = settings.get("bound", False)
     if not isinstance(bound, bool):
         raise InvalidInput(f"bound={bound!r} is invalid: expected true or false.")
     nodes = Nodes(grid, _text(settings), clients, lambda moving: identity(model, moving), bound)
+    nodes.refused = refused or nodes.refused
     nodes.gather(settings.get("deadline", DEADLINE))
     log.info("%d clients are here, with %d samples", nodes.clients, sum(nodes.sizes))
     for client, size in enumerate(nodes.sizes):
