@@ -192,7 +192,7 @@ def test_a_monitor_is_one_setting(said):
             looks.append(answer.read().decode())
 
     port = free_port()
-    flower.train(PROJECT, spoiled(a_grid(), 2, drop("facts")), settings(monitor=port, rounds=2), [look])
+    flower.train(PROJECT, spoiled(a_grid(), 2, drop("upload")), settings(monitor=port, rounds=2), [look])
     assert f"\nfedstride_round {2}\n" in looks[-1]
     assert 'fedstride_refused_messages_total{reason="corrupt"} 1\n' in looks[-1]
     with pytest.raises(urllib.error.URLError):
@@ -217,7 +217,7 @@ def audit_of(place):
 
 
 def test_the_audit_log_of_a_run(tmp_path):
-    grid = spoiled(named("Ward 1", "Ward 2"), 2, drop("facts"))
+    grid = spoiled(named("Ward 1", "Ward 2"), 2, drop("upload"))
     flower.train(PROJECT, grid, settings(audit=True, out=str(tmp_path / "out")))
     started, nodes, *rounds, ended = audit_of(tmp_path / "out")
     assert [entry["event"] for entry in (started, nodes, *rounds, ended)] == [

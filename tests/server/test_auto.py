@@ -80,7 +80,8 @@ def test_auto_equals_its_twin(scale, below, steps):
     model, clients = problem(scale)
     xs = []
     loss = "mse" if below == 0 else lambda output, target: nn.functional.mse_loss(output, target) - below
-    run = fs.train(model, loss, clients, rounds=12, local_steps=steps, callbacks=[lambda e: xs.append(e.x)])
+    options = {"rounds": 12, "local_steps": steps, "normalise": False}
+    run = fs.train(model, loss, clients, **options, callbacks=[lambda e: xs.append(e.x)])
     expected, outputs, reach, stretched = twin(model, clients, 12, steps, below)
     for mine, theirs in zip(xs, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
