@@ -56,7 +56,7 @@ def gaps(folder: Path) -> list[int]:
 
 
 def register(folder: Path) -> list[str]:
-    """Register new keys at the SuperLink, and end the access of nodes whose key is no longer there; say what was done."""
+    """Register new keys at the SuperLink, and end the access of nodes whose key was deleted; say what was done."""
     server = server_of(folder)
     keys = {fingerprint_of(path): path for path in sorted((server / "keys").glob("*.pub"))}
     done: list[str] = []
