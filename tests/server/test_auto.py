@@ -62,8 +62,9 @@ def twin(model, clients, rounds, steps, below):
         c = float(delta @ v / (delta.norm() * v.norm())) if t > 0 else 0.0
         reach = min(4.0, max(1.0, reach * math.exp((c - 0.3) / 2 if c > 0.3 else c - 0.3)))
         farthest = max(farthest, reach)
-        v = delta + 0.8 * v
-        s = sum(float(d @ d) for d in deltas) / len(deltas) + 0.64 * s
+        beta = 0.8 * math.sqrt(100 / max(100, steps))
+        v = delta + beta * v
+        s = sum(float(d @ d) for d in deltas) / len(deltas) + beta**2 * s
         x = x - max(1.0, min(s / (3 * float(v @ v)), math.sqrt(s / float(v @ v)))) * v
         new = [sum(column) / len(clients) for column in zip(*squares, strict=True)]
         q = new if q is None else [0.9 * old + 0.1 * one for old, one in zip(q, new, strict=True)]
@@ -75,7 +76,9 @@ def twin(model, clients, rounds, steps, below):
     return xs, outputs, farthest, stretched
 
 
-@pytest.mark.parametrize(("scale", "below", "steps"), [(0.1, 0.0, 4), (1.0, 0.0, 4), (1.0, 6.0, 4), (1.0, 0.0, 14)])
+@pytest.mark.parametrize(
+    ("scale", "below", "steps"), [(0.1, 0.0, 4), (1.0, 0.0, 4), (1.0, 6.0, 4), (1.0, 0.0, 14), (1.0, 0.0, 150)]
+)
 def test_auto_equals_its_twin(scale, below, steps):
     model, clients = problem(scale)
     xs = []

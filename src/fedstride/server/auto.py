@@ -7,6 +7,7 @@ beta^2, as the squared length of a sum of independent updates does; the step is 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,13 +21,16 @@ from fedstride.wire import Mean
 MEMORY = 0.9  # of the gradients' mean squares, per round
 STEADY = 0.3  # cosine between an update and the sum of those before: above it, longer steps would have done the same
 FARTHEST = 4.0  # most that the clients' cap is multiplied by
+MANY = 100  # local steps: beyond them, clients arrive where momentum would carry the model, and it overshoots
 
 
 @dataclass(frozen=True)
 class Auto:
     """v = Dbar + beta v, s = S + beta^2 s; x -= eta v with eta = s / (3 (|v|^2 + rho (1 - M/N) s)), within bounds.
 
-    At least 1; and at most sqrt(s) / |v|, if that is more than 1, so that |eta v| <= sqrt(s): without it, clients that agree
+    beta is 0.8, and 0.8 sqrt(100 / K) where clients take K > 100 local steps on average.
+
+    eta is at least 1; and at most sqrt(s) / |v|, if that is more than 1, so that |eta v| <= sqrt(s): without it, clients that agree
     on where to be and not on how to get there (|Dbar| near 0, S not) would throw the model far away.
 
     The clients' cap is multiplied by a reach between 1 and 4, which grows while updates keep their direction and shrinks,
@@ -64,8 +68,9 @@ class Auto:
         steadiness = ratio(dot(mean.update, state["v"]), norm(mean.update) * norm(state["v"])) - STEADY
         growth = torch.where(steadiness > 0, steadiness / 2, steadiness).exp()
         state["reach"] = (state["reach"] * growth).clamp(1, FARTHEST)
-        v = state["v"] = mean.update + self.beta * state["v"]
-        s = state["s"] = mean.square + self.beta**2 * state["s"]
+        beta = self.beta * math.sqrt(MANY / max(MANY, mean.steps))
+        v = state["v"] = mean.update + beta * state["v"]
+        s = state["s"] = mean.square + beta**2 * state["s"]
         below = 3 * (sq(v) + self.rho * (1 - mean.participants / mean.clients) * s)
         eta = torch.where(below > 0, torch.minimum(s / below, (s / sq(v)).sqrt()), 1.0)
         state["eta"] = eta.clamp(min=1)

@@ -190,7 +190,8 @@ def aggregate(setup: Setup, state: TrainingState, updates: Exchanged) -> tuple[M
     if declared(rule, "changes_frozen"):
         stats = rule.corrected(stats, fields)  # type: ignore[union-attr]
     share = updates.reply.weight / setup.weight
-    return Mean(fields, share, len(updates.cohort), len(setup.task.clients), setup.shapes), stats
+    steps = sum(tau for _, tau in updates.cohort) / max(1, len(updates.cohort))
+    return Mean(fields, share, len(updates.cohort), len(setup.task.clients), setup.shapes, steps=steps), stats
 
 
 def release(setup: Setup, state: TrainingState, privacy: Privacy, mean: Mean, attempt: int) -> tuple[Mean, State]:
@@ -210,8 +211,8 @@ def release(setup: Setup, state: TrainingState, privacy: Privacy, mean: Mean, at
         k = privacy.damping(noise, private)
         fields, noise = {**fields, "update": k * fields["update"]}, k**2 * noise
     privacy.follow(fields, private)
-    released = replace(mean, fields=fields, share=expected / mean.clients, participants=expected, noise=noise)
-    return released, private
+    share = expected / mean.clients
+    return replace(mean, fields=fields, share=share, participants=expected, noise=noise, steps=0.0), private
 
 
 def server_step(
