@@ -28,7 +28,7 @@ MANY = 100  # local steps: beyond them, clients arrive where momentum would carr
 class Auto:
     """v = Dbar + beta v, s = S + beta^2 s; x -= eta v with eta = s / (3 (|v|^2 + rho (1 - M/N) s)), within bounds.
 
-    beta is 0.8, and 0.8 sqrt(100 / K) where clients take K > 100 local steps on average.
+    beta is 0.8, and 0.8 sqrt(100 / K) where the median client takes K > 100 local steps.
 
     eta is at least 1; and at most sqrt(s) / |v|, if that is more than 1, so that |eta v| <= sqrt(s): without it, clients that agree
     on where to be and not on how to get there (|Dbar| near 0, S not) would throw the model far away.

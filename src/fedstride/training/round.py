@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 import torch
 from torch import Tensor
@@ -190,7 +191,7 @@ def aggregate(setup: Setup, state: TrainingState, updates: Exchanged) -> tuple[M
     if declared(rule, "changes_frozen"):
         stats = rule.corrected(stats, fields)  # type: ignore[union-attr]
     share = updates.reply.weight / setup.weight
-    steps = sum(tau for _, tau in updates.cohort) / max(1, len(updates.cohort))
+    steps = median(tau for _, tau in updates.cohort) if updates.cohort else 0.0
     return Mean(fields, share, len(updates.cohort), len(setup.task.clients), setup.shapes, steps=steps), stats
 
 

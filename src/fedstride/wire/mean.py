@@ -27,7 +27,7 @@ class Mean:
         clients: number of clients in the federation.
         shapes: shapes of the model's tensors, in the order of the update.
         noise: expected squared norm of the noise that privacy added to the update.
-        steps: mean number of local steps of these clients; 0 if it is not known: with privacy it stays secret.
+        steps: median number of local steps of these clients; 0 if it is not known: with privacy it stays secret.
 
     Example:
         >>> mean = fs.wire.Mean({"update": torch.tensor([1.0, 2.0])}, share=1.0, participants=4, clients=4)
