@@ -35,6 +35,20 @@ def test_dot_is_the_inner_product(shape):
     torch.testing.assert_close(norm(A)[:, 0], torch.linalg.vector_norm(A, dim=1))
 
 
+@pytest.mark.parametrize("C", [1, 2, 5, 16, 33, 70])
+@pytest.mark.parametrize("d", [8, 40, 41, 1003])
+def test_long_rows_are_summed_in_pieces_with_the_same_properties(monkeypatch, C, d):
+    A, B = rows((C, d), torch.float32), rows((C, d), torch.float32, seed=1)
+    whole = dot(A.double(), B.double())
+    monkeypatch.setattr("fedstride.core.rows.PIECE", 8)
+    with one_thread():
+        found = dot(A, B)
+        torch.testing.assert_close(found.double(), whole, rtol=1e-5, atol=1e-4)
+        for i in range(C):
+            assert torch.equal(found[i], dot(A[i : i + 1], B[i : i + 1])[0])
+            assert torch.equal(found[i, 0], dot(A[i], B[i]))
+
+
 @given(st.floats(1e-3, 1e3), st.integers(0, 9))
 def test_clip_does_what_torch_does(limit, seed):
     A = rows((3, 20), torch.float64, seed)

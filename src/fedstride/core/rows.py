@@ -6,6 +6,7 @@ With one torch thread, which engines ensure, row sums do not depend on C: a clie
 
 from __future__ import annotations
 
+import functools
 import hashlib
 
 import torch
@@ -16,9 +17,14 @@ Col = Tensor  # [C, 1]
 Vec = Tensor  # [d]
 State = dict[str, Tensor]
 
+PIECE = 2**20  # coordinates multiplied at a time; a product as long as a large model needs new pages, slower than the sum
+
 
 def dot(A: Tensor, B: Tensor) -> Tensor:
     """Return <a, b> of each row as a Col, or a scalar for two vectors."""
+    if A.shape[-1] > PIECE:
+        pieces = zip(torch.split(A, PIECE, -1), torch.split(B, PIECE, -1), strict=True)
+        return functools.reduce(torch.add, (dot(a, b) for a, b in pieces))  # one by one: sum(0) would depend on C
     return (A * B).sum(-1, keepdim=A.dim() > 1)
 
 

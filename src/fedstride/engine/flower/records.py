@@ -179,7 +179,8 @@ def admitted(
     if "raw" in found:
         found["update"] = found["raw"] / found["effective_steps"]
     if "square" in found:  # a client that sends a false update may send a false norm
-        found["square"] = torch.maximum(sq(found["update"]), sq(found.get("raw", found["update"])))
+        squares = [sq(found[name]) for name in ("update", "raw") if name in found]
+        found["square"] = torch.cat(squares, 1).amax(1, keepdim=True)
     values = {name: _number(numbers[f"metrics.{name}"], most) for name in metrics}
     if not all(_whole(values[name]) for name in COUNTS):
         raise Unusable("corrupt")
