@@ -17,7 +17,7 @@ Col = Tensor  # [C, 1]
 Vec = Tensor  # [d]
 State = dict[str, Tensor]
 
-PIECE = 2**20  # coordinates multiplied at a time; a product as long as a large model needs new pages, slower than the sum
+PIECE = 2**20  # coordinates multiplied at a time: a product as long as a large model takes new pages of memory
 
 
 def dot(A: Tensor, B: Tensor) -> Tensor:
