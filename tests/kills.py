@@ -82,7 +82,7 @@ def federation(folder: Path, superlinks: int, nodes: int) -> float:
             it.kill("superlink")  # in the middle of the next
             print(f"SuperLink: death {death + 1}", flush=True)
             it.start("superlink")
-        assert it.wait(begin(last)) == "finished:completed"
+        assert it.wait(begin(last), 3000) == "finished:completed"
         found, expected = fs.load(out), _alone(task.parent.parent, settings, last)
         assert [row["lost"] for row in found.history] == [0] * last
         difference = float((found.x - expected.x).norm() / expected.x.norm())
