@@ -110,8 +110,8 @@ def _over_columns(lab: Lab, ours: Columns, each: Sequence[Columns]) -> list[Clai
         claims += [
             lab.weigh(
                 f"number of the {of} where Delta-SGD is within {GOOD:g} points of the best",
-                f"{near(TABLE_1)}",
-                f"{near(ours)}",
+                f"{near(TABLE_1)} of {len(known)}",
+                f"{near(ours)} of {len(known)}",
                 lambda columns: near(columns) - near(TABLE_1),
                 ours,
                 each,

@@ -96,13 +96,14 @@ RATES = "--rates SGD=0.1,SGDM=0.1,Adam=0.001,Adagrad=0.01"
 PLANNED = [
     *(
         Planned(
-            f"Delta-SGD table 1, {name}, at the paper's scale, 8 optimisers x 3 mixes",
+            f"Delta-SGD table 1, {name}, α = {alpha}, at the paper's scale, 8 optimisers",
             "delta-sgd-table1",
-            f"--scale paper --tasks {task} {RATES}",
+            f"--scale paper --tasks {task}-{alpha} {RATES}",
             hours,
-            f"{PLACE}{name}",
+            f"{PLACE}{name}, α = {alpha}",
         )
-        for name, task, hours in (("MNIST", "mnist", "3 to 4.5"), ("Fashion-MNIST", "fashion_mnist", "6 to 9"))
+        for name, task, hours in (("MNIST", "mnist", "1.2"), ("Fashion-MNIST", "fashion_mnist", "2.5"))
+        for alpha in ("0.1", "1", "0.01")
     ),
     *(
         Planned(
