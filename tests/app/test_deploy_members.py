@@ -148,10 +148,10 @@ def test_a_folder_without_a_deployment(tmp_path):
         server_of(tmp_path)
 
 
-def board(folder, run: int, round: int) -> None:
+def board(folder, run: int, round: int, name: str = "Ward 1") -> None:
     place = folder / "server" / "flower" / "fedstride"
     place.mkdir(parents=True, exist_ok=True)
-    client = {"client": 0, "node": 100, "name": "Ward 1", "samples": 57, "versions": {"fedstride": fs.__version__}}
+    client = {"client": 0, "node": 100, "name": name, "samples": 57, "versions": {"fedstride": fs.__version__}}
     facts = {"run": run, "time": time.time() - 3, "round": round, "rounds": 20, "clients": [client]}
     (place / f"run-{run}.json").write_text(json.dumps(facts))
 
@@ -173,6 +173,12 @@ def test_status_shows_nodes_and_the_running_round(folder, link):
     assert "registered" in second and "never" in second
     found = json.loads(call("status", folder, "--json").stdout)
     assert found["runs"][0]["round"] == 4 and found["nodes"][0]["samples"] == 57
+
+
+def test_the_name_of_a_node_is_not_markup(folder, link):
+    call("register", folder)
+    board(folder, 5, 4, name="[/red] [link=https://example.org]x")
+    assert "[/red] [link=https://example.org]x" in call("status", folder).stdout
 
 
 def test_without_runs_status_says_so(folder, link):

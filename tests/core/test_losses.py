@@ -47,6 +47,22 @@ def test_the_logistic_loss_is_exact_far_from_the_boundary():
 @pytest.mark.parametrize(
     ("loss", "expected"),
     [
+        (losses.resolve("cross_entropy"), True),
+        (nn.CrossEntropyLoss(label_smoothing=0.1), True),
+        (losses.resolve("bce_with_logits"), True),
+        (losses.resolve("logistic"), True),
+        (losses.resolve("nll"), False),  # of log-probabilities, which nobody checks
+        (losses.resolve("mse"), False),  # a closed form may round it below zero
+        (lambda o, t: F.cross_entropy(o, t) - 1, False),
+    ],
+)
+def test_losses_that_are_never_negative(loss, expected):
+    assert losses.never_negative(loss) is expected
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
         (F.cross_entropy, "mean"),
         (nn.CrossEntropyLoss(reduction="sum"), "sum"),
         (nn.CrossEntropyLoss(label_smoothing=0.1), "mean"),

@@ -100,6 +100,7 @@ CALL = {
     "another client's number": rewrite("about", "client", 0),
     "no number": rewrite("about", "client", "none"),
     "20 MB about itself": more("identity", "more", "x" * 20_000_000),
+    "a clock that is not a number": rewrite("about", "time", float("nan")),
 }
 
 
@@ -207,6 +208,36 @@ def test_texts_from_nodes_cannot_forge_log_lines(caplog):
     assert run.history[1]["refused"] == {"crashed": 1}
     said = [record.getMessage() for record in caplog.records if "root:" in record.getMessage()]
     assert said and all("\n" not in line and "\x1b" not in line and len(line) < 700 for line in said)
+
+
+@pytest.mark.parametrize("name", ["fedstride", "frozen parameters and buffers"])
+def test_what_a_node_says_of_itself_cannot_forge_log_lines(name, caplog):
+    grid, forged = a_grid(), rewrite("identity", name, "1\n2026-01-01 root: \x1b[31mfine")
+    grid.spoil = lambda reply: forged(reply) if reply.metadata.src_node_id == 102 else reply
+    with caplog.at_level(logging.WARNING, "flwr.fedstride"), pytest.raises(fs.InvalidInput) as caught:
+        flower.train(PROJECT, grid, settings())
+    said = [record.getMessage() for record in caplog.records if "root:" in record.getMessage()]
+    assert said and all("\n" not in line and "\x1b" not in line for line in [*said, str(caught.value)])
+
+
+@pytest.mark.parametrize("lie", [{"features": 7}, {"reduction": "sum"}])
+def test_the_others_do_not_believe_what_one_node_found_out_about_the_model(lie):
+    """The result of the largest client's trial run used to be sent to all."""
+    honest = flower.train(PROJECT, a_grid(), settings(normalise=True, local_steps=2))
+    grid = a_grid()
+
+    def change(reply):
+        if reply.metadata.src_node_id == 102 and "about" in reply.content:
+            about = reply.content["about"]
+            about["samples"] = 10**6
+            about["found"] = json.dumps({**json.loads(about["found"]), **lie})
+        return reply
+
+    grid.spoil = change
+    nodes = flower.server.gathered(PROJECT, grid, settings())
+    assert nodes.found == flower.server.gathered(PROJECT, a_grid(), settings()).found
+    run = flower.train(PROJECT, grid, settings(normalise=True, local_steps=2))
+    assert run.history["lost"] == honest.history["lost"]
 
 
 def test_guard_privacy_and_robust_means_are_settings():

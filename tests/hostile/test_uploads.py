@@ -23,7 +23,9 @@ FIELDS = {
     "negative effective steps": ("fednova", becomes(-1.0, "effective_steps")),
     "too many effective steps": ("fednova", becomes(1e6, "effective_steps")),
     "loss": ("auto", becomes(-1e30, "loss")),
+    "loss below zero": ("auto", becomes(-5.0, "loss")),
     "mean squares": ("auto", becomes(1e30, "mean_squares")),
+    "mean squares a thousand times too large": ("auto", times(1e3, "mean_squares")),
     "negative mean squares": ("auto", becomes(-1.0, "mean_squares")),
     "negative count": ("fedavg", becomes(-1, "gradients")),
 }

@@ -112,6 +112,15 @@ def negative_variance(row: Row, round: int) -> None:
     row["stats"][:, 32:64] = -1e3
 
 
+def of_one_tensor(factor: float) -> Change:
+    """Multiply the smallest of the mean squares."""
+
+    def change(row: Row, round: int) -> None:
+        row["mean_squares"][:, row["mean_squares"][0].argmin()] *= factor
+
+    return change
+
+
 def false_moments(value: float, part: slice) -> Change:
     def change(row: Row, round: int) -> None:
         row["moments"][:, part] = value
@@ -136,9 +145,11 @@ ATTACKS = [
     Upload("control variate x 1e4", SCAFFOLD, times(1e4, "control")),
     Upload("control variate NaN", SCAFFOLD, becomes(math.nan, "control")),
     *(Upload(f"effective steps {v:g}", NOVA, becomes(v, "effective_steps")) for v in (-1.0, 0.0, 1e6, math.nan)),
-    *(Upload(f"loss {v:g}", AUTO, becomes(v, "loss")) for v in (HUGE, -HUGE, 1e4, math.nan)),
+    *(Upload(f"loss {v:g}", AUTO, becomes(v, "loss")) for v in (HUGE, -HUGE, 1e4, -5.0, -20.0, math.nan)),
     Upload("loss 1e30, then -1e30", AUTO, alternating(HUGE, "loss"), start=2),
     *(Upload(f"mean squares {v:g}", AUTO, becomes(v, "mean_squares")) for v in (HUGE, -1.0, math.nan)),
+    *(Upload(f"mean squares x {f:g}", AUTO, times(f, "mean_squares")) for f in (0.0, 90.0, 9000.0)),
+    Upload("mean squares of one tensor x 1e4", AUTO, of_one_tensor(1e4)),
     *(Upload(f"squared norm {v:g}", EXP, becomes(v, "square")) for v in (HUGE, -1.0, 1e4, math.inf)),
     *(Upload(f"squared norm {v:g}", AUTO, becomes(v, "square")) for v in (HUGE, -1.0)),
     Upload("BatchNorm variances -1e3", FEDAVG, negative_variance, batch_norm=True),

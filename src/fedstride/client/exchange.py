@@ -13,7 +13,7 @@ from fedstride.client import local
 from fedstride.client.chunk import Chunk
 from fedstride.client.context import Context
 from fedstride.client.local import LocalOptions, Trained
-from fedstride.client.objective import Terms
+from fedstride.client.objective import Plain, Terms
 from fedstride.client.personal import MEMORY as PERSONAL
 from fedstride.client.personal import Personal
 from fedstride.core.capabilities import declared
@@ -54,6 +54,7 @@ class Exchange:
     total: Callable[[], Aggregator] = WeightedMean
     remembers: bool = True  # whether it reads and changes the memory of the clients
     known: Callable[[Context], State] | None = None  # fields that follow from the order, so that the server knows them
+    plain: bool = False  # whether the field "loss" is the loss of the data, without terms that may be negative
 
 
 class UniformMean(WeightedMean):
@@ -73,7 +74,9 @@ def exchanges(algorithm: Algorithm, options: LocalOptions, normalise: Normalise 
     moments = Exchange(send_moments, UniformMean, remembers=False, known=lambda context: {"samples": context.size})
     last = {MOMENTS: moments} if normalise else {}
     known = _known_steps(algorithm) if "effective_steps" in algorithm.needs else None
-    return {**first, "updates": Exchange(send_updates(algorithm, options), total, known=known), **last}
+    plain = algorithm.drift is None and isinstance(algorithm.objective, Plain)
+    updates = Exchange(send_updates(algorithm, options), total, known=known, plain=plain)
+    return {**first, "updates": updates, **last}
 
 
 def _known_steps(a: Algorithm) -> Callable[[Context], State]:

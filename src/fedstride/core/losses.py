@@ -154,6 +154,12 @@ def wants_class_labels(loss: Loss) -> bool:
     return loss in (F.cross_entropy, F.nll_loss) or isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
 
 
+def never_negative(loss: Loss) -> bool:
+    """Return whether a loss is known to be at least 0 for all models, up to a rounding error far below 1e-3."""
+    known = (F.cross_entropy, F.binary_cross_entropy, F.binary_cross_entropy_with_logits, bce_with_logits, logistic)
+    return loss in known or isinstance(loss, nn.CrossEntropyLoss | nn.BCELoss | nn.BCEWithLogitsLoss)
+
+
 def reduction(loss: Loss, output: Any, target: Any) -> str | None:
     """Return the reduction of a loss over the samples of a batch: 'mean', 'sum', or None for neither.
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedstride.client.exchange import MOMENTS, Upload
+from fedstride.client.exchange import MOMENTS, Exchange, Upload
 from fedstride.core.errors import Corrupt
+from fedstride.core.losses import Loss, inner, never_negative
 from fedstride.core.message import pack, unpack
-from fedstride.core.rows import State, norm, sq
+from fedstride.core.rows import State, Vec, norm, sq
 
 OWN_FAULT = ("not finite", "too long", "out of range")  # reasons for which the same client would fail again
 LENGTH = "length of "  # prefix of the metrics that hold the norms of fields
@@ -29,8 +30,8 @@ RANGES = {  # of fields and metrics; all others are any finite numbers, and limi
     "forwards": (0, 2**53),
 }
 BOUNDED = ("update", "raw", "square", "gradient", "effective_steps", "below", "samples")  # limited in another way
-SQUARES = ("mean_squares", "loss", MOMENTS)  # compared by their square roots: a loss may be a squared error
-SLACK = 1e-3  # relative rounding error of a field that the server knows
+SQUARES = ("loss", MOMENTS)  # compared by their square roots: a loss may be a squared error
+SLACK = 1e-3  # relative rounding error of a field that the server knows, and absolute one of a loss
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,12 @@ def admit(upload: Upload, clients: Sequence[int], round: int, rules: Rules | Non
     if len(rows) < len(clients):
         fields, metrics = ({k: v[rows] for k, v in part.items()} for part in (fields, metrics))
     return Admitted(rows, fields, metrics, {clients[row]: why for row, why in sorted(lost.items())}, refused)
+
+
+def floors(exchange: Exchange, loss: Loss, stats: Vec) -> dict[str, Tensor]:
+    """Return the smallest valid entries of fields: of the statistics, and of losses that are never negative."""
+    least = -SLACK if exchange.plain and never_negative(inner(loss)) else -math.inf
+    return {"stats": stats, "loss": stats.new_tensor(least)}
 
 
 def message(upload: Upload, row: int, client: int, round: int) -> bytes:

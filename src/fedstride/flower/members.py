@@ -253,7 +253,7 @@ def loss_of(metrics: Mapping[str, Any]) -> float | None:
 
 
 def _whole(text: str | None, client: int) -> int:
-    if text is None or not text.isdecimal() or not 1 <= int(text) <= 10**9:
+    if text is None or not text.isdecimal() or len(text) > 10 or not 1 <= int(text) <= 10**9:
         raise InvalidInput(
             f"client {client} says that it takes {records.shown(text)} local steps; expected a whole number >= 1."
         )

@@ -51,6 +51,7 @@ def register(folder: Server = Path()) -> None:
 def status(folder: Server = Path(), as_json: Json = False) -> None:
     """Show the nodes by name, when they were last seen, their versions and sample counts, and the running round."""
     with errors_without_traceback():
+        from rich.markup import escape
         from rich.table import Table
 
         from fedstride.app.deploy import members
@@ -62,7 +63,7 @@ def status(folder: Server = Path(), as_json: Json = False) -> None:
         head, *rows = members.table(found)
         shown = Table(*head, box=None, pad_edge=False)
         for row in rows:
-            shown.add_row(*row)
+            shown.add_row(*map(escape, row))  # nodes choose their names
         typer.echo("\n".join(members.run_lines(found)))
         wide_console().print(shown, highlight=False)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -25,6 +26,7 @@ MOST_ABOUT = 2**24  # bytes of a node's description of itself, which contains th
 LONGEST_NAME = 60  # characters of a node's name
 NAMED = 20  # clients that a log line lists
 CLOCK = 5.0  # seconds by which clocks may differ
+LATEST = 1e12  # seconds since 1970
 MOST_SAMPLES = 10**9  # of a node: with weights="samples", one that claims more would be the mean
 PACKAGES = {"fedstride": "fedstride[flower]", "flwr": "flwr"}  # whose versions must be the server's
 VERSIONS = (*PACKAGES, "torch", "python")  # that a node tells
@@ -77,8 +79,9 @@ class Nodes:
 
     @property
     def found(self) -> Found:
-        """Result of the trial run of the model at the largest client, as in the local engine."""
-        return self.abouts[max(range(self.clients), key=self.sizes.__getitem__)].found
+        """Result of the trial run of the model that most clients had; of several, that of the largest client."""
+        counts = Counter(about.found for about in self.abouts.values())
+        return max(self.abouts.values(), key=lambda about: (counts[about.found], about.samples, -about.client)).found
 
     def label(self, client: int) -> str:
         """Return a client's number, with the name that its node gave itself, for messages."""
@@ -295,7 +298,9 @@ def _about(content: RecordDict) -> About:
             raise InvalidInput(f"it has {records.shown(samples)} samples; expected 1 to {MOST_SAMPLES:g}.")
         apart = facts["scales far apart"] is True
         kind, name = records.shown(facts["kind of samples"]), records.shown(facts["name"])[:LONGEST_NAME]
-        return About(client, samples, found, kind, apart, identity, name, float(facts["time"]))
+        if not 0 <= (clock := float(facts["time"])) < LATEST:
+            raise ValueError("not a time")
+        return About(client, samples, found, kind, apart, identity, name, clock)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise InvalidInput(f"it does not identify itself ({type(error).__name__}).") from error
 
@@ -311,5 +316,5 @@ def _number_of(content: RecordDict) -> int | None:
 
 
 def _short(text: object, most: int = 300) -> str:
-    shown = str(text)
+    shown = records.shown(text)
     return shown if len(shown) <= most else f"{shown[:most]}..."
