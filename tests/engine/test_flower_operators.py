@@ -142,14 +142,22 @@ def test_a_signal_to_the_server_saves_the_run(number, tmp_path):
     assert same_bits(resumed, flower.train(PROJECT, a_grid(memory="other"), settings(rounds=6, algorithm="scaffold")))
 
 
-def test_a_count_that_outweighs_the_others_is_named():
+@pytest.mark.parametrize(
+    ("given", "use"),
+    [
+        ({"weights": "samples", "local_steps": 2}, 'weights="samples"'),
+        ({"normalise": True, "local_steps": 2}, "normalise=true"),
+        ({"algorithm": "fednova", "epochs": 1e-6}, "steps in epochs"),
+    ],
+)
+def test_a_count_that_outweighs_the_others_is_named(given, use):
     grid = named("Ward 1", "Ward 2")
     lie = rewrite("about", "samples", 10**6)
     grid.spoil = lambda reply: (
         lie(reply) if (reply.metadata.src_node_id, kind(reply)) == (101, "query.about") else reply
     )
-    with pytest.warns(fs.FedstrideWarning, match=r'weights="samples": client 1 \(Ward 2\) with 1,000,000 of'):
-        flower.train(PROJECT, grid, settings(rounds=1, weights="samples", local_steps=2))
+    with pytest.warns(fs.FedstrideWarning, match=rf"{use}: client 1 \(Ward 2\) with 1,000,000 of"):
+        flower.train(PROJECT, grid, settings(rounds=1, **given))
 
 
 def kind(reply: Message) -> str:

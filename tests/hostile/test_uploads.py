@@ -96,6 +96,19 @@ def test_a_single_client_that_still_learns_is_not_an_outlier():
     assert run.history["lost"] == [0] * 40
 
 
+def test_one_client_cannot_take_the_momentum_of_auto_away_with_the_steps_that_it_is_asked_for():
+    """Steps in epochs follow from the number of samples, which a node can claim."""
+    seen = []
+
+    class Spy(fs.Average):
+        def step(self, x, mean, state):
+            seen.append(mean.steps)
+            return super().step(x, mean, state)
+
+    learn(fs.Algorithm(server=Spy()), clients=SIX, rounds=1, local_steps=[2, 2, 2, 2, 2, 500])
+    assert seen == [2]
+
+
 @pytest.mark.parametrize("spread", [0.5, "wide", True])
 def test_an_invalid_spread_is_refused(spread):
     with pytest.raises(fs.InvalidInput, match="Guard: spread="):

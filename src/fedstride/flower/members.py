@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, cast
 
 import torch
@@ -19,12 +22,14 @@ from fedstride.data.federation import Found
 from fedstride.engine.flower import records
 from fedstride.engine.flower.nodes import REASONS, Nodes, log
 from fedstride.engine.flower.replies import Replies
+from fedstride.engine.flower.server import look_at_counts
 from fedstride.engine.protocol import Order
 from fedstride.flower.layout import Layout, difference, tensors_of
 
 ORDER = "fedstride"  # the record that tells a client what is asked for: "about", "gradients" or "updates"
 LOSSES = ("train_loss", "train-loss", "loss")  # metrics of unchanged clients that are the training loss
 LARGEST = 1e15  # number of samples that a client may claim
+MORE = 2**20  # bytes of metrics and headers in a reply
 
 
 @dataclass
@@ -120,7 +125,7 @@ class Members(Nodes):
     def ask(self, messages: Sequence[Message], seconds: float) -> Iterator[tuple[int, RecordDict | str]]:
         came = _by_node(_exchanged(self, messages, seconds))
         for i, message in enumerate(messages):
-            yield i, _outcome(came.get(message.metadata.dst_node_id))
+            yield i, outcome(came.get(message.metadata.dst_node_id))
 
 
 @dataclass
@@ -160,17 +165,17 @@ class Unchanged(Nodes):
         """
         came = _by_node(_exchanged(self, messages, seconds))
         sent = self.layout.rows(tensors_of(self.relay.arrays, "arrays"))
-        good: list[tuple[bytes, float, Tensor, Tensor, RecordDict]] = []
+        good: list[tuple[bytes, float, Tensor, Tensor, RecordDict, int]] = []
         bad: list[str] = []
         wrong: list[str] = []
         for message in messages:
             node = message.metadata.dst_node_id
-            content = _outcome(came.get(node))
+            content = outcome(came.get(node))
             if isinstance(content, str):
                 bad.append(content)
                 continue
             try:
-                good.append(self._read(content))
+                good.append((*self._read(content), node))
             except InvalidInput as error:
                 bad.append("wrong shape")
                 wrong.append(f"node {node}: {error}")
@@ -178,8 +183,10 @@ class Unchanged(Nodes):
         if wrong and not good:  # another attempt would not help
             raise InvalidInput(wrong[0])
         good.sort(key=lambda one: one[:2])
-        self.lately = [content for *_, content in good]
-        for i, (_, weight, x, stats, content) in enumerate(good):
+        if self.key is not None and good:
+            look_at_counts([weight for _, weight, *_ in good], lambda i: f"node {good[i][-1]}", 'weights="samples"')
+        self.lately = [content for *_, content, _ in good]
+        for i, (_, weight, x, stats, content, _) in enumerate(good):
             order = records.order_of(messages[i].content, "updates", torch.device("cpu"))
             self.weights[order.cohort[0][0]] = weight
             yield i, _upload(order, sent[0] - x, stats, content)
@@ -191,6 +198,11 @@ class Unchanged(Nodes):
         Raises:
             InvalidInput: if the reply is not like that of a client of Flower's FedAvg.
         """
+        size, most = records.size(content), 2 * sum(v.nbytes for v in self.layout.initial.values()) + MORE
+        if size > most:
+            raise InvalidInput(
+                f"its reply has {size} bytes; expected at most {most}, twice those of the model and 1 MiB."
+            )
         if len(content.array_records) != 1 or len(content.metric_records) != 1:
             raise InvalidInput(
                 f"its reply has {len(content.array_records)} records of arrays and {len(content.metric_records)} of metrics; "
@@ -225,7 +237,7 @@ def _by_node(replies: Iterable[Message]) -> dict[int, Message]:
     return {reply.metadata.src_node_id: reply for reply in replies}
 
 
-def _outcome(reply: Message | None) -> RecordDict | str:
+def outcome(reply: Message | None) -> RecordDict | str:
     """Return the content of a reply, or the reason why there is none."""
     if reply is None:
         return "late"
@@ -244,6 +256,32 @@ def _upload(order: Order, update: Tensor, stats: Tensor, content: RecordDict) ->
     costs = {"trials": zero, "failed": zero, "finite": one, "gradients": zero, "forwards": zero}
     found = {"train_loss": loss, "client_step": torch.zeros_like(loss), **costs}
     return records.uploaded(Upload(fields, found, {}, [(len(update) + len(stats)) * update.element_size()]), order)
+
+
+def agreeing(contents: Sequence[RecordDict], key: str) -> list[int]:
+    """Return the positions of replies whose metrics can be averaged with each other; key: the metric that weighs them.
+
+    They have the names and lengths that most have, in one record, and only finite values: Flower's own mean raises an
+    error if one reply differs, so that one node could end a run.
+    """
+    forms = [_form(content, key) for content in contents]
+    counts = Counter(form for form in forms if form is not None)
+    usual = max(counts, key=lambda form: (counts[form], form), default=None)
+    found = [i for i, form in enumerate(forms) if form is not None and form == usual]
+    if len(found) < len(contents):
+        log.warning("the metrics of %d of %d replies cannot be averaged", len(contents) - len(found), len(contents))
+    return found
+
+
+def _form(content: RecordDict, key: str) -> tuple[str, tuple[tuple[str, int], ...]] | None:
+    """Return the name of the record with metrics, and their names and lengths; None if they cannot be averaged."""
+    if len(content.metric_records) != 1:
+        return None
+    ((record, metrics),) = content.metric_records.items()
+    weight, values = metrics.get(key), [v if isinstance(v, list) else [v] for v in metrics.values()]
+    if isinstance(weight, list | None) or not 0 < weight <= LARGEST or not all(map(math.isfinite, chain(*values))):
+        return None
+    return record, tuple(sorted((name, len(v) if isinstance(v, list) else -1) for name, v in metrics.items()))
 
 
 def loss_of(metrics: Mapping[str, Any]) -> float | None:

@@ -23,6 +23,7 @@ from fedstride.core.errors import InvalidInput
 from fedstride.data.federation import elsewhere
 from fedstride.engine.flower.clients import Flower, FlowerClients
 from fedstride.engine.flower.nodes import WAIT, log
+from fedstride.engine.flower.server import look_at_counts
 from fedstride.engine.local import one_thread
 from fedstride.engine.protocol import Order
 from fedstride.flower.layout import Layout, checked_initial, described, difference, guessed, tensors_of, unknown
@@ -180,6 +181,8 @@ class Session:
         nodes.gather(self.timeout)
         self.relay.gathering = False
         log.info("%s: %d clients are here, with %d samples", plan.name, nodes.clients, sum(nodes.sizes))
+        if plan.weights == "samples":
+            look_at_counts(nodes.sizes, nodes.label, 'weights="samples"')
         return nodes
 
     def _unchanged(self, ids: Sequence[int]) -> Unchanged:

@@ -18,7 +18,7 @@ from fedstride.client.objective import Plain
 from fedstride.client.step import Constant
 from fedstride.core.errors import InvalidInput, Refused, nearest, positive
 from fedstride.engine.flower.nodes import log
-from fedstride.flower.members import Unchanged
+from fedstride.flower.members import Unchanged, agreeing, outcome
 from fedstride.flower.session import Plan, Session
 from fedstride.training import validate
 from fedstride.training.checkpoint import Checkpoints
@@ -229,7 +229,8 @@ class Strategy(FlowerStrategy):
         nodes, row = self.session.nodes, self.session.state.history[-1]
         own: dict[str, Any] = {}
         if isinstance(nodes, Unchanged):
-            own = dict(self.metrics.train_metrics_aggr_fn(nodes.lately, self.plan.key)) if nodes.lately else {}
+            usable = [nodes.lately[i] for i in agreeing(nodes.lately, self.plan.key)]
+            own = dict(self.metrics.train_metrics_aggr_fn(usable, self.plan.key)) if usable else {}
         found = {name: row[name] for name in METRICS if _number(row[name]) and name not in own}
         return arrays, MetricRecord({**own, **found})
 
@@ -240,8 +241,10 @@ class Strategy(FlowerStrategy):
         return self.metrics.configure_evaluate(server_round, arrays, config, grid)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Return the mean metrics of an evaluation, as Flower's FedAvg."""
-        return self.metrics.aggregate_evaluate(server_round, replies)
+        """Return the mean metrics of an evaluation, as Flower's FedAvg. Replies that differ from most are left out."""
+        came = [reply for reply in replies if not isinstance(outcome(reply), str)]
+        usable = [came[i] for i in agreeing([reply.content for reply in came], self.plan.key)]
+        return self.metrics.aggregate_evaluate(server_round, usable or came)  # Flower says what all of them lack
 
     def _result(self, session: Session) -> Result:
         result = Result(arrays=session.shown)

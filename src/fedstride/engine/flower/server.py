@@ -35,6 +35,11 @@ from fedstride.training.result import Run
 from fedstride.training.rounds import Event
 
 HEAVY = 100  # times the median: a client with more samples than this, or than half of all, is named
+INSTEAD = {  # by use of the counts of samples: what does not depend on them
+    'weights="samples"': 'use weights="uniform", or a robust mean such as fs.TrimmedMean, which ignores weights',
+    "normalise=true": "scale the inputs where each node loads its data",
+    "steps in epochs": "use local_steps, or an algorithm that does not multiply by the number of steps, as FedNova does",
+}
 DEADLINE = 600  # seconds that an exchange, or waiting for the nodes, may take
 
 
@@ -157,8 +162,14 @@ def gathered(
     log.info("%d clients are here, with %d samples", nodes.clients, sum(nodes.sizes))
     for client, size in enumerate(nodes.sizes):
         log.info("%s: node %d, %d samples", nodes.label(client), nodes.at[client], size)
-    if settings.get("weights") in ("samples", "sample"):
-        _look_at_counts(nodes)
+    given = arguments(settings)
+    trusts = {
+        'weights="samples"': given["weights"] in ("samples", "sample"),
+        "normalise=true": bool(given["normalise"]),
+        "steps in epochs": "effective_steps" in given["algorithm"].needs and given["local_steps"] is None,
+    }
+    for use in (use for use, on in trusts.items() if on):
+        look_at_counts(nodes.sizes, nodes.label, use)
     apart = sum(about.apart for about in nodes.abouts.values())
     if apart:
         tell(
@@ -169,17 +180,21 @@ def gathered(
     return nodes
 
 
-def _look_at_counts(nodes: Nodes) -> None:
-    """Warn about clients that could dominate the mean, because nobody can check the counts of samples that nodes claim."""
-    sizes = nodes.sizes
+def look_at_counts(sizes: Sequence[float], label: Callable[[int], str], use: str) -> None:
+    """Warn about clients that could dominate the mean, because nobody can check the counts of samples that nodes claim.
+
+    Args:
+        sizes: the counts.
+        label: returns the name of a client, for the message.
+        use: what the counts are used for, a key of INSTEAD.
+    """
     most = min(HEAVY * median(sizes), sum(sizes) / 2)
-    heavy = [client for client, size in enumerate(sizes) if size > most and nodes.clients > 2]
+    heavy = [client for client, size in enumerate(sizes) if size > most and len(sizes) > 2]
     if heavy:
-        who = ", ".join(f"{nodes.label(client)} with {sizes[client]:,}" for client in heavy[:5])
+        who = ", ".join(f"{label(client)} with {sizes[client]:,.0f}" for client in heavy[:5])
         tell(
-            f'weights="samples": {who} of {sum(sizes):,} samples (median {median(sizes):,.0f}) can outweigh the others. Counts are as '
-            'the nodes claim; if you do not trust them, use weights="uniform", or a robust mean such as fs.TrimmedMean, which '
-            "ignores weights."
+            f"{use}: {who} of {sum(sizes):,.0f} samples (median {median(sizes):,.0f}) can outweigh the others. Counts are as "
+            f"the nodes claim; if you do not trust them, {INSTEAD[use]}."
         )
 
 

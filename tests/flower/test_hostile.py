@@ -1,0 +1,131 @@
+"""A hostile client of a strategy costs one client, never the run."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import fedstride as fs
+
+pytest.importorskip("flwr")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
+
+import fedstride.flower as flower
+from tests.flower.quickstart import Grid, fedstride_client, initial, row, unchanged_client
+
+HOSTILE = 7
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def spoiled(kind: str, change, client=unchanged_client) -> Grid:
+    """Return a grid in which one of three nodes changes its replies to messages of a kind."""
+    grid = Grid(client())
+
+    def spoil(reply):
+        if reply.metadata.src_node_id == HOSTILE and reply.metadata.message_type == kind:
+            change(reply.content)
+        return reply
+
+    grid.spoil = spoil
+    return grid
+
+
+def metric(name: str, value):
+    def change(content):
+        content["metrics"][name] = value
+
+    return change
+
+
+def replaced(content):
+    content["metrics"] = MetricRecord({"other": 1.0})
+
+
+def added(content):
+    content["more"] = MetricRecord({"other": 1.0})
+
+
+METRICS = {
+    "another name": metric("mine", 1.0),
+    "a list": metric("eval_loss", [1.0, 2.0]),
+    "NaN": metric("eval_loss", math.nan),
+    "no weight": replaced,
+    "two records": added,
+    "no record": lambda content: content.clear(),
+    "a weight that is a list": metric("num-examples", [1, 2]),
+    "a negative weight": metric("num-examples", -24),
+    "a weight that is NaN": metric("num-examples", math.nan),
+}
+
+
+@pytest.mark.parametrize("case", METRICS)
+def test_metrics_of_an_evaluation_are_averaged_without_it(case):
+    result = flower.FedExP().start(spoiled("evaluate", METRICS[case]), initial(), num_rounds=2)
+    found, honest = result.evaluate_metrics_clientapp, flower.FedExP().start(Grid(unchanged_client()), initial(), 2)
+    assert found.keys() == {1, 2} and found[2].keys() == {"eval_loss"}
+    assert found[2]["eval_loss"] == pytest.approx(honest.evaluate_metrics_clientapp[2]["eval_loss"], rel=0.2)
+
+
+@pytest.mark.parametrize("value", [[1.0, 2.0], math.nan], ids=["a list", "NaN"])
+def test_metrics_of_training_are_averaged_without_it(value):
+    result = flower.FedExP().start(spoiled("train", metric("train_loss", value)), initial(), num_rounds=2)
+    assert result.train_metrics_clientapp[2]["train_loss"] < 2
+
+
+def test_uniform_weights_need_no_number_of_samples():
+    grid = Grid(unchanged_client())
+    grid.spoil = lambda reply: (reply.content["metrics"].pop("num-examples", None), reply)[1]
+    strategy = flower.FedExP(weights="uniform", fraction_evaluate=0.0)
+    assert math.isfinite(strategy.start(grid, initial(), num_rounds=2).train_metrics_clientapp[2]["train_loss"])
+
+
+def junk(content):
+    content["more"] = ConfigRecord({"junk": b"0" * 2_000_000})
+
+
+def not_finite(content):
+    content["arrays"] = ArrayRecord(
+        {name: Array(array.numpy() * math.nan) for name, array in content["arrays"].items()}
+    )
+
+
+@pytest.mark.parametrize(("change", "reason"), [(junk, "wrong shape"), (not_finite, "not finite")])
+def test_a_reply_that_is_not_a_model_is_left_out(change, reason):
+    strategy = flower.FedExP(fraction_evaluate=0.0)
+    result = strategy.start(spoiled("train", change), initial(), num_rounds=2)
+    assert strategy.history["refused"] == [{reason: 1}] * 2 and math.isfinite(float(row(result.arrays).norm()))
+
+
+def samples(content):
+    if "about" in content:
+        content["about"]["samples"] = 10**6
+
+
+@pytest.mark.parametrize(
+    ("grid", "strategy"),
+    [
+        (lambda: spoiled("train", metric("num-examples", 1e15)), flower.FedExP),
+        (lambda: spoiled("train", samples, lambda: fedstride_client(local_steps=2)), flower.DeltaSGD),
+    ],
+    ids=["unchanged", "train"],
+)
+def test_a_count_that_outweighs_the_others_is_named(grid, strategy):
+    with pytest.warns(fs.FedstrideWarning, match=r'weights="samples": .*(node 7|client 0) with 1,000,000'):
+        strategy(fraction_evaluate=0.0).start(grid(), initial(), num_rounds=1)
+
+
+def steps(content):
+    if "identity" in content:
+        content["identity"]["steps"] = "9" * 5000
+
+
+def test_a_false_number_of_steps_is_refused():
+    grid = spoiled("train", steps, lambda: fedstride_client(local_steps=2))
+    with pytest.raises(fs.InvalidInput, match="client 0 says that it takes 9999"):
+        flower.DeltaSGD().start(grid, initial(), num_rounds=1)
