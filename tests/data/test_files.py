@@ -159,7 +159,7 @@ BAD_FILES = {
     "test label unseen": (
         ("a", SVM),
         {"test": ("t", "7 1:1\n")},
-        "test label 7.0 does not occur in the training samples",
+        "test label '7.0' does not occur in the training samples",
     ),
     "test file missing": (("a", SVM), {"test": "nowhere"}, "nowhere: not a readable LIBSVM file"),
     "test share": (("a", SVM), {"test": 1.0}, "test=1.0"),

@@ -157,12 +157,13 @@ def test_texts_of_exceptions_stay_at_the_node(caplog):
     assert PATIENT not in str(caught.value) + "".join(replies)
 
 
-def test_texts_of_exceptions_during_training_stay_at_the_node():
+@pytest.mark.parametrize("kind", [RuntimeError, fs.InvalidInput])
+def test_texts_of_exceptions_during_training_stay_at_the_node(kind):
     def fails():
-        raise RuntimeError(PATIENT)
+        raise kind(PATIENT)
 
     text = str(node._answered(fails, Message(RecordDict(), 1, "train.updates"), _Context).content)
-    assert "RuntimeError in fails" in text
+    assert f"{kind.__name__} in fails" in text
     assert PATIENT not in text
 
 
@@ -175,12 +176,34 @@ class _Context:
     [
         fs.InvalidInput(f"column 'name': {PATIENT!r} is not a number."),
         fs.InvalidInput(f'got "{PATIENT}"; expected a number.'),
+        fs.InvalidInput(f"column b: {PATIENT.encode()!r} is not a number."),
+        fs.InvalidInput(f"""got {PATIENT + "'s" + ' "Ward"'!r}; expected a number."""),
+        fs.InvalidInput(f"the test label {PATIENT!r} does not occur in the training samples."),
+        fs.InvalidInput("clients[0]: target 4711 is out of range; this loss expects -1 or +1."),
+        fs.InvalidInput("table: labels such as 4711.5 are not classes; use regression=True."),
         ValueError(PATIENT),
         KeyError(PATIENT),
     ],
 )
 def test_what_a_node_tells_quotes_nothing(error):
-    assert PATIENT not in records.told(error)
+    told = records.told(error)
+    assert not any(word in told for word in ("Erika", "Mustermann", "Ward", "4711"))
+
+
+def test_texts_of_exceptions_that_were_wrapped_twice_stay_at_the_node():
+    def wrapped():
+        try:
+            raise RuntimeError(f"the row of {PATIENT}")
+        except RuntimeError as error:
+            raise fs.InvalidInput(f"table: not readable ({error}).") from error
+
+    with pytest.raises(fs.InvalidInput) as caught:
+        try:
+            wrapped()
+        except fs.InvalidInput as error:
+            raise fs.InvalidInput(f"data: {error}") from error
+    own = caught.value.with_traceback(None)  # as if it were raised by fedstride
+    assert records.told(own) == "data: table: not readable (RuntimeError)."
 
 
 def test_advice_survives():

@@ -175,5 +175,5 @@ def _classes(where: str, train: Array, test: Array) -> Array:
         )
     unknown = np.setdiff1d(test, names)
     if len(unknown):
-        raise InvalidInput(f"{where}: the test label {unknown[0]} does not occur in the training samples.")
+        raise InvalidInput(f"{where}: the test label {str(unknown[0])!r} does not occur in the training samples.")
     return names

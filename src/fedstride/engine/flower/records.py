@@ -37,8 +37,13 @@ SPARE = 4096  # bytes of headers and rounding in a vector
 PARTS = 8  # arrays of a compressed vector, at most
 MOST_TEXT = 2**20  # characters of a node's description of its model
 LONGEST = 500  # characters of a text from a node
+PACKAGE = Path(__file__).parents[2]
 NPY = "numpy.ndarray"  # Flower's name of the format of .npy files
 MANY = 2**20  # clients: the sum of this many numbers must be finite
+QUOTED = re.compile(  # a quoted text, in which a backslash escapes a quote; not an option such as 'client=0'
+    r"""(?<![^\W_])[bru]?(?!'\w+=(?:NUMBER|FILE|\d+|true|false)')(['"])(?:\\.|(?!\1)[^\\])*\1(?!\w)""", re.DOTALL
+)
+VALUE = re.compile(r"\b(?:labels? (?:such as )?(?!is|are|of|in|column|from)\S+|targets? (?:such as )?[-+.\d']\S*)")
 _reading = (
     Lock()
 )  # numpy parses headers with ast, which fails at random when two threads of CPython 3.11 use it at once
@@ -263,19 +268,28 @@ def shown(text: object) -> str:
 def told(error: Exception) -> str:
     """Return what a node tells the server about an error: never a text of the user's code or data.
 
-    Of other exceptions, type and location; of fedstride's own, the message without quoted values, labels, and the text of
-    the exception that caused it.
+    Of other exceptions, type and location; of those that fedstride itself raised, the message without quoted values,
+    labels, and the texts of the exceptions that caused it.
     """
-    if not isinstance(error, FedstrideError):
-        last = traceback.extract_tb(error.__traceback__)[-1:]
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    if not isinstance(error, FedstrideError) or any(PACKAGE not in Path(place.filename).parents for place in last):
         where = "".join(f" in {place.name}, {Path(place.filename).name} line {place.lineno}" for place in last)
         return f"{type(error).__name__}{where}; see the log of the node."
     text = str(error)
-    for inner in (error.__cause__, error.__context__):
-        if inner is not None and not isinstance(inner, FedstrideError) and str(inner):
+    for inner in _causes(error):
+        if not isinstance(inner, FedstrideError) and str(inner):
             text = text.replace(str(inner), type(inner).__name__)
-    text = re.sub(r"\blabels? (?!is|are|of|in|column)\S+", "a label", text)
-    return re.sub(r"""(?<!\w)(?!'\w+=(?:NUMBER|FILE|\d+|true|false)')(['"])(?:(?!\1).)*\1(?!\w)""", "'...'", text)
+    return VALUE.sub("a label", QUOTED.sub("'...'", text))
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """Return the exceptions that led to this one, however often they were wrapped."""
+    found = [error]
+    for one in found:  # it grows
+        found += [
+            e for e in (one.__cause__, one.__context__) if e is not None and all(e is not known for known in found)
+        ]
+    return found[1:]
 
 
 def found_text(found: Found) -> str:
