@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import stat
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 
 import fedstride as fs
 from fedstride.app import cli
-from fedstride.app.audit import FILE, Audit, file_hash, verify
+from fedstride.app.audit import COLUMN, FILE, START, Audit, file_hash, verify
 
 CLIENTS = [(torch.randn(6, 4, generator=torch.Generator().manual_seed(i)), torch.arange(6) % 3) for i in range(3)]
 
@@ -107,6 +108,36 @@ def test_entries_that_are_missing_moved_or_cut_off(folder, change, found):
     lines = (folder / FILE).read_text().splitlines(keepends=True)
     (folder / FILE).write_text("".join(change(lines)))
     assert found in verify(folder).broken
+
+
+def entry(**facts) -> bytes:
+    return json.dumps({"entry": 1, "previous": START, **facts}).encode() + b"\n"
+
+
+STARTED = entry(event="started")
+HOSTILE = {
+    "a round that overflows": (entry(event="round", round=math.inf), ""),
+    "a number with control characters": (entry(event="started", entry="\x1b[31m"), ""),
+    "files that are a list": (entry(event="ended", files=[1]), ""),
+    "a file with a long name": (entry(event="ended", files={"a" * 5000: "0"}), ""),
+    "a file outside": (entry(event="ended", files={"../../other": "0"}), ""),
+    "a hash that is a list": (STARTED, json.dumps({"round": 1, COLUMN: [1]})),
+    "a round that is a text": (STARTED, json.dumps({"round": "1", COLUMN: "0"})),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_log_from_somebody_else(case, tmp_path):
+    log, history = HOSTILE[case]
+    (tmp_path / FILE).write_bytes(log)
+    (tmp_path / "history.jsonl").write_text(history)
+    assert "\x1b" not in (verify(tmp_path).broken or "\x1b")
+
+
+def test_a_history_of_deep_json_says_nothing(tmp_path):
+    (tmp_path / FILE).write_bytes(STARTED)
+    (tmp_path / "history.jsonl").write_text("[" * 100_000)
+    assert verify(tmp_path).broken is None
 
 
 def test_a_cut_off_end_is_found_by_a_hash_that_was_noted_elsewhere(folder):

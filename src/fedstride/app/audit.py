@@ -166,10 +166,10 @@ class Chain:
             entry = json.loads(line)
             event, found, previous = entry["event"], entry["entry"], entry["previous"]
             round = int(entry["round"]) if event == "round" else 0
-        except (ValueError, TypeError, LookupError, RecursionError):
+        except (ValueError, TypeError, LookupError, RecursionError, OverflowError):
             return "is not readable"
         if found != number:
-            return f"has the number {found}: entries are missing, or not in order"
+            return f"has the number {found!r:.20}: entries are missing, or not in order"
         if previous != self.head:
             return f"does not follow entry {number - 1}: one of the two was changed" if number > 1 else "was changed"
         if event == "round" and round != self.round + 1 and not (self.restarted and 1 <= round <= self.round):
@@ -199,6 +199,8 @@ def _against_history(folder: Path, chain: Chain) -> str | None:
     """Compare with the hashes in the newest checkpoint and in the saved history."""
     for source, rows in _histories(folder):
         for round, noted in ((row.get("round", 0), row[COLUMN]) for row in rows if COLUMN in row):
+            if not isinstance(round, int) or not isinstance(noted, str):
+                return f"{folder / FILE}: {source} has a row without a valid round and hash."
             if noted in chain.hashes:
                 continue
             if round > chain.round:
@@ -219,12 +221,14 @@ def _histories(folder: Path) -> Iterator[tuple[str, list[Facts]]]:
     try:
         rows = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
         yield "history.jsonl", [row for row in rows if isinstance(row, dict)]
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return
 
 
 def _against_files(folder: Path, last: Facts) -> str | None:
     files = last.get("files", {}) if last.get("event") == "ended" else {}  # a run that goes on will change them
+    if not isinstance(files, dict) or not files.keys() <= set(OUTPUTS):
+        return f"{folder / FILE}: its last entry names files that a run does not write."
     for name, expected in files.items():
         if not (folder / name).is_file():
             return f"{folder / name}: is missing; the last entry of the log has its hash."
