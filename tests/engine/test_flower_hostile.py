@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import warnings
 from typing import ClassVar
 
 import pytest
@@ -136,6 +137,21 @@ def test_a_number_stays_with_the_first_node():
     with pytest.warns(fs.FedstrideWarning, match="client 0 is node 100 and node 200"):
         flower.train(PROJECT, grid, settings(bound=True, quorum=0.5, deadline=5))
     assert seen and 200 not in seen
+
+
+@pytest.mark.parametrize("bound", [True, False])
+def test_a_number_stays_with_the_first_node_after_a_restart_of_the_server(bound):
+    given = settings(bound=bound, quorum=0.5, out="run", deadline=5)
+    flower.train(PROJECT, a_grid(), given)
+    grid, seen = a_grid(), []
+    grid.nodes[200] = grid.nodes.pop(100)
+    grid.online = set(grid.nodes)
+    grid.spoil = lambda reply: (seen.append(reply.metadata.src_node_id) if reply.metadata.group_id else None, reply)[1]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run = flower.train(PROJECT, grid, {**given, "rounds": 4})
+    assert run.history["lost"] == [0, 0, 0, int(bound)] and (200 in seen) != bound
+    assert any("client 0 was node 100 in this run, and is node 200 now" in str(w.message) for w in caught) == bound
 
 
 PATIENT = "Erika Mustermann"

@@ -237,19 +237,23 @@ class FlowerClients:
         """Return None: the clients' memory stays at their nodes."""
 
     def state(self) -> dict[str, Tensor]:
-        """Return the names of the clients' memory, for this checkpoint and the kept ones before it."""
+        """Return the names of the clients' memory, for this checkpoint and the kept ones before it, and the nodes."""
         self.held = [*self.held, dict(self.kept)][-self.task.keep :]
-        return {"token": _bytes(self.token), "names": _bytes(json.dumps(self.held))}
+        known = {"names": self.held, "nodes": self.nodes.at}
+        return {"token": _bytes(self.token), **{name: _bytes(json.dumps(facts)) for name, facts in known.items()}}
 
     def restore(self, state: dict[str, Tensor]) -> None:
         try:
             token, names = (bytes(state[name].numpy()).decode() for name in ("token", "names"))
             held = [{int(client): str(name) for client, name in part.items()} for part in json.loads(names)]
             self.kept = dict(held[-1])
+            nodes = json.loads(bytes(state["nodes"].numpy())) if "nodes" in state else {}
+            before = {int(client): int(node) for client, node in nodes.items()}
         except (KeyError, ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
             raise Corrupt(f"checkpoint: it does not contain the client memory of a Flower run ({error!r}).") from error
         self.token, self.held = token, held
         self.staged.clear()
+        self.nodes.bind(before)
 
     def close(self, outcome: Contents | None = None) -> None:
         """Do nothing: the nodes go on running."""

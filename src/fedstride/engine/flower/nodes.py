@@ -93,6 +93,16 @@ class Nodes:
         known = self.abouts[client].identity
         return {name: records.shown(known[name])[:30] for name in VERSIONS if name in known}
 
+    def bind(self, before: Mapping[int, int]) -> None:
+        """Give the clients of a run that continues their earlier nodes again, if a client stays with its first node."""
+        for client, node in before.items():
+            if self.bound and self.at.get(client, node) != node:
+                tell(
+                    f"{self.label(client)} was node {node} in this run, and is node {self.at[client]} now; bound=true: the run "
+                    "continues without it until the first one returns. If it has a new key, continue with bound=false."
+                )
+                self.at[client] = node
+
     def log_lost(self, round: int, lost: Mapping[int, str]) -> None:
         """Log the clients that were lost in an exchange, and why."""
         if lost:
