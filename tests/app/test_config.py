@@ -1,10 +1,12 @@
 """The configuration: presets, files, single settings; every mistake is named."""
 
 import pytest
+from typer.testing import CliRunner
 
 import fedstride as fs
 from fedstride import InvalidInput
 from fedstride.algorithm.text import algorithm_of, parse_setting, split
+from fedstride.app.cli import app
 from fedstride.app.config import resolve, to_toml
 from fedstride.app.presets import TASKS
 from fedstride.client.objective import Proximal
@@ -69,6 +71,10 @@ def test_unusable_files_and_tasks_are_named(tmp_path):
     (tmp_path / "digits.toml").write_text("a = " + "9" * 5000)  # more than Python converts
     with pytest.raises(InvalidInput, match="not a valid TOML file"):
         resolve(file=tmp_path / "digits.toml")
+    for deep in ("a" + ".a" * 50_000 + "=1", "[" + "a." * 20_000 + "a]", "a=1\n" * 300_000):  # minutes, without a limit
+        (tmp_path / "deep.toml").write_text(deep)
+        with pytest.raises(InvalidInput, match="expected at most 1048576 characters, and 200 dots in a line"):
+            resolve(file=tmp_path / "deep.toml")
     (tmp_path / "bad.toml").write_text("this is [no toml")
     with pytest.raises(InvalidInput, match="not a valid TOML file"):
         resolve(file=tmp_path / "bad.toml")
@@ -221,3 +227,9 @@ def test_a_line_that_is_no_algorithm_is_refused(text):
 
 def test_commas_in_brackets_do_not_split():
     assert split("a(b=1, c=[2, 3]), d,, {e=4, f=5} ") == ["a(b=1, c=[2, 3])", "d", "{e=4, f=5}"]
+
+
+def test_errors_about_a_file_of_somebody_else_have_no_control_characters(tmp_path):
+    (tmp_path / "c.toml").write_text('"\\u001b[31m" = 1\n')
+    done = CliRunner().invoke(app, ["run", "--config", str(tmp_path / "c.toml")])
+    assert done.exit_code == 2 and "\\x1b[31m is not a setting" in done.stderr and "\x1b[31m is" not in done.stderr

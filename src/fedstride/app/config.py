@@ -61,6 +61,8 @@ class Model(Part):
     loss: str | None = Field(None, description="name of the loss; none: cross_entropy for classes, else mse")
 
 
+LARGEST = 2**20  # characters of a file of settings
+MOST_DOTS = 200  # in a line of it
 USUAL = {"rounds": 60, "cohort": 10, "batch_size": 10}  # defaults here that fs.train() does not have
 MORE: dict[str, tuple[Any, Any]] = {  # settings here that are not arguments of fs.train(), or have another meaning
     "normalise": (
@@ -178,11 +180,23 @@ def _toml(value: Any) -> str:
 def read_toml(file: Path) -> dict[str, Any]:
     """Read a file of settings."""
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return parse_toml(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidInput(f"--config {file}: the file cannot be read ({error.strerror}).") from error
     except (ValueError, RecursionError) as error:  # text that is no TOML or no text, or a number of too many digits
         raise InvalidInput(f"--config {file}: not a valid TOML file: {error}.") from error
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse TOML.
+
+    Raises:
+        ValueError: if it is invalid, or if it could keep the parser busy for hours: that takes a time quadratic in the
+            parts of a dotted name.
+    """
+    if len(text) > LARGEST or any(line.count(".") > MOST_DOTS for line in text.splitlines()):
+        raise ValueError(f"expected at most {LARGEST} characters, and {MOST_DOTS} dots in a line")
+    return tomllib.loads(text)
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:

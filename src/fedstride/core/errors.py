@@ -157,6 +157,11 @@ class Unsaved(FedstrideError, OSError):
     run: Run | None = None
 
 
+def printable(text: str) -> str:
+    """Return a text with escape sequences instead of control characters, apart from new lines."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """Return 'did you mean ...?' for an unknown name, or the list of valid names."""
     valid = sorted(valid)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedstride.app.cli.common import errors_without_traceback
-from fedstride.core.errors import InvalidInput
+from fedstride.core.errors import InvalidInput, printable
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Check the audit log of a run.")
 
@@ -33,7 +33,7 @@ def verify(
             raise InvalidInput(f"{folder} has no {audit.FILE}; expected the folder of a run with audit=true.")
         found = audit.verify(folder, head)
         if found.broken is not None:
-            typer.echo(f"BROKEN: {found.broken}", err=True)
+            typer.echo(printable(f"BROKEN: {found.broken}"), err=True)
             typer.echo(f"{found.entries} entries before it are intact.", err=True)
             raise typer.Exit(1)
         typer.echo(f"intact: {found.entries} entries, {found.rounds} rounds\nhead: {found.head}")

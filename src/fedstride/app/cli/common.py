@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fedstride.core.errors import FedstrideError, FedstrideWarning, GivenUp, Unsaved
+from fedstride.core.errors import FedstrideError, FedstrideWarning, GivenUp, Unsaved, printable
 from fedstride.training.stop import interrupts_raise
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
@@ -23,7 +23,8 @@ def errors_without_traceback() -> Iterator[None]:
     """Print errors and warnings as single lines. The exit code is 1 for a failed run and 2 for invalid arguments."""
 
     def say(kind: str, message: object, style: str) -> None:
-        Console(stderr=True).print(f"{kind}: {message}", style=style, markup=False, highlight=False, soft_wrap=True)
+        text = printable(f"{kind}: {message}")  # it may quote a file of somebody else
+        Console(stderr=True).print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
     said: set[str] = set()
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-import tomllib
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from fedstride.app.config import parse_toml
 from fedstride.core.errors import InvalidInput
 from fedstride.training.choices import WITHHELD
 from fedstride.training.history import Row, is_private
@@ -137,7 +137,7 @@ def _config(folder: Path, private: bool) -> tuple[dict[str, Any], str]:
     if not toml:
         return _object(str(folder / SETTINGS), settings or "{}"), settings
     try:
-        return tomllib.loads(toml), toml
+        return parse_toml(toml), toml
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"report: {folder / 'config.toml'} is not valid TOML ({error}).") from error
 
