@@ -67,6 +67,15 @@ def test_false_sums_over_inputs_do_not_scale_them(part):
     torch.testing.assert_close(run.model.mean, mean)
 
 
+def test_clients_whose_squared_errors_differ_much_are_not_outliers():
+    """The gradients of a squared error grow with the square of the inputs: here, their mean squares differ by 5,000."""
+    source = torch.Generator().manual_seed(0)
+    inputs = [scale * torch.randn(20, 4, generator=source).double() for scale in (8.0, 1.0, 1.0, 1.0, 1.0, 1.0)]
+    clients = [(v, v.sum(1, keepdim=True)) for v in inputs]
+    run = learn("auto", model=nn.Linear(4, 1).double(), loss="mse", clients=clients, rounds=3, normalise=False)
+    assert run.history["lost"] == [0] * 3
+
+
 def test_an_attack_repeats_only_one_round():
     run = learn(clients=SIX, rounds=5, engine=Hostile(times(1e3)))
     assert run.history["attempts"] == [2, 1, 1, 1, 1]

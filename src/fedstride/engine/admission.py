@@ -30,7 +30,7 @@ RANGES = {  # of fields and metrics; all others are any finite numbers, and limi
     "forwards": (0, 2**53),
 }
 BOUNDED = ("update", "raw", "square", "gradient", "effective_steps", "below", "samples")  # limited in another way
-SQUARES = ("loss", MOMENTS)  # compared by their square roots: a loss may be a squared error
+SQUARES = ("mean_squares", "loss", MOMENTS)  # compared by their square roots: a loss may be a squared error
 SLACK = 1e-3  # relative rounding error of a field that the server knows, and absolute one of a loss
 
 
@@ -52,6 +52,9 @@ class Rules:
     limits: Mapping[str, float] = field(default_factory=dict)  # largest norms, by name
     floors: Mapping[str, Tensor] = field(default_factory=dict)  # smallest values of single entries, such as variances
     known: Mapping[str, Tensor] = field(default_factory=dict)  # values that follow from the order, one row per client
+    alike: bool = (
+        False  # whether mean squares of gradients are compared without roots: those of cross entropies differ less
+    )
 
 
 def admit(upload: Upload, clients: Sequence[int], round: int, rules: Rules | None = None) -> Admitted:
@@ -81,7 +84,7 @@ def admit(upload: Upload, clients: Sequence[int], round: int, rules: Rules | Non
             name = "fields" if part is fields else "metrics"
             for k in part:
                 part[k] = torch.cat([part[k][:row], found[f"{name}/{k}"].to(part[k].device)[None], part[k][row + 1 :]])
-    wrong = _unsound(fields, metrics, rules.limits)
+    wrong = _unsound(fields, metrics, rules)
     for row, reason in {**_out_of_range(fields, metrics, rules), **wrong}.items():
         if row not in lost:
             lost[row] = reason
@@ -92,10 +95,11 @@ def admit(upload: Upload, clients: Sequence[int], round: int, rules: Rules | Non
     return Admitted(rows, fields, metrics, {clients[row]: why for row, why in sorted(lost.items())}, refused)
 
 
-def floors(exchange: Exchange, loss: Loss, stats: Vec) -> dict[str, Tensor]:
-    """Return the smallest valid entries of fields: of the statistics, and of losses that are never negative."""
-    least = -SLACK if exchange.plain and never_negative(inner(loss)) else -math.inf
-    return {"stats": stats, "loss": stats.new_tensor(least)}
+def rules_of(exchange: Exchange, loss: Loss, stats: Vec, limits: Mapping[str, float], known: State) -> Rules:
+    """Return the rules for the uploads of an exchange; stats: the smallest valid statistics."""
+    entropy = never_negative(inner(loss))
+    least = -SLACK if exchange.plain and entropy else -math.inf
+    return Rules(limits, {"stats": stats, "loss": stats.new_tensor(least)}, known, entropy)
 
 
 def message(upload: Upload, row: int, client: int, round: int) -> bytes:
@@ -157,7 +161,7 @@ def _false_moments(v: Tensor, samples: Tensor | None) -> Tensor:
     return bad if samples is None else bad | (n != samples.to(n))[:, 0]
 
 
-def _unsound(fields: State, metrics: State, limits: Mapping[str, float]) -> dict[int, str]:
+def _unsound(fields: State, metrics: State, rules: Rules) -> dict[int, str]:
     """Return the rows that are not finite or too long, with reasons, and add their norms to the metrics.
 
     The metric `square` is the squared norm of the update or gradient. Finiteness is tested on sums over rows, which read
@@ -177,7 +181,8 @@ def _unsound(fields: State, metrics: State, limits: Mapping[str, float]) -> dict
     for name in fields.keys() - set(BOUNDED):
         v = fields[name]
         size = norm(v) if name != MOMENTS else norm(v[:, 1:]) / v[:, :1]
-        lengths[name] = metrics[LENGTH + name] = size.sqrt() if name in SQUARES else size
-    long = [lengths[name][:, 0] > limit for name, limit in limits.items() if name in lengths and limit < math.inf]
+        root = name in SQUARES and not (rules.alike and name == "mean_squares")
+        lengths[name] = metrics[LENGTH + name] = size.sqrt() if root else size
+    long = [lengths[name][:, 0] > limit for name, limit in rules.limits.items() if name in lengths and limit < math.inf]
     beyond = torch.stack(long).any(0).tolist() if long else []
     return {row: "too long" for row, far in enumerate(beyond) if far} | found

@@ -26,7 +26,7 @@ from fedstride.client.exchange import Exchange
 from fedstride.core.errors import InvalidInput, nearest
 from fedstride.core.model import Replica
 from fedstride.core.rows import State, Vec
-from fedstride.engine.admission import Admitted, Rules, admit, floors
+from fedstride.engine.admission import Admitted, Rules, admit, rules_of
 from fedstride.engine.evaluation import Scores, evaluation_parts, score
 from fedstride.engine.protocol import BEFORE, Contents, Order, Recall, Reply, Task
 from fedstride.engine.store import store
@@ -157,9 +157,9 @@ class LocalClients:
     def rules(self, order: Order, members: Sequence[tuple[int, int]]) -> Rules:
         """Return what the uploads of these (client, steps) pairs must satisfy."""
         exchange = self.exchanges[order.kind]
-        known, least = exchange.known, floors(exchange, self.task.loss, self.floor)
-        sizes = [self.task.clients.sizes[client] for client, _ in members] if known is not None else []
-        return Rules(order.limits, least, {} if known is None else known(context_of(self.task, order, members, sizes)))
+        sizes = [self.task.clients.sizes[client] for client, _ in members] if exchange.known is not None else []
+        known = {} if exchange.known is None else exchange.known(context_of(self.task, order, members, sizes))
+        return rules_of(exchange, self.task.loss, self.floor, order.limits, known)
 
     def parts(self, order: Order) -> list[list[int]]:
         """Return the chunks of the cohort, as lists of positions."""

@@ -23,7 +23,7 @@ from fedstride.core.errors import Corrupt, InvalidInput, tell
 from fedstride.core.model import Replica
 from fedstride.core.normalise import scaled
 from fedstride.core.rows import State, Vec
-from fedstride.engine.admission import Rules, admit, floors
+from fedstride.engine.admission import Rules, admit, rules_of
 from fedstride.engine.evaluation import Scores, evaluation_parts, score
 from fedstride.engine.flower import memory, records, secure
 from fedstride.engine.flower.nodes import AGAIN, Nodes, log
@@ -201,9 +201,9 @@ class FlowerClients:
     def rules(self, order: Order, position: int) -> Rules:
         """Return what the upload of the client at a position of the cohort must satisfy."""
         exchange, member = self.exchanges[order.kind], order.cohort[position]
-        known, least = exchange.known, floors(exchange, self.task.loss, self.replica.stats_floor())
         context = context_of(self.task, order, [member], [self.task.clients.sizes[member[0]]])
-        return Rules(order.limits, least, {} if known is None else known(context))
+        known = {} if exchange.known is None else exchange.known(context)
+        return rules_of(exchange, self.task.loss, self.replica.stats_floor(), order.limits, known)
 
     def _absent(self, client: int, why: str, metrics: tuple[str, ...], bytes: int = 0) -> Answer:
         return Answer([], {name: [] for name in (*metrics, "square")}, {client: why}, Counter([why]), bytes)
