@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import numbers
+import traceback
 import warnings
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -155,6 +157,13 @@ class Unsaved(FedstrideError, OSError):
     """
 
     run: Run | None = None
+
+
+def located(error: BaseException) -> str:
+    """Return the type and the location of an exception, without its text, which may quote data."""
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    where = "".join(f" in {place.name}, {Path(place.filename).name} line {place.lineno}" for place in last)
+    return f"{type(error).__name__}{where}; see the log of the node."
 
 
 def printable(text: str) -> str:

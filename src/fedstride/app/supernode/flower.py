@@ -31,6 +31,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedstride.app.supernode.pace import Pace
 from fedstride.app.supernode.retry import retry_soon
 from fedstride.app.supernode.worker import Worker
+from fedstride.core.errors import located
 
 log = logging.getLogger("flwr.fedstride")  # a child of Flower's logger, which shows it
 SHORT, LONG = 0.04, 3.0  # seconds between two looks for messages; Flower's own SuperNode takes LONG
@@ -173,7 +174,7 @@ class App:
         self.app: ClientApp | None = None
 
     def answer(self, request: Sequence[bytes]) -> list[bytes]:
-        """Answer a message. An error is an answer, too, with the texts and codes of flwr-clientapp."""
+        """Answer a message. An error is an answer, too, with the codes of flwr-clientapp, and without its text."""
         facts, given, fab, *contents = request
         asked, context = json.loads(facts), context_from_proto(ContextProto.FromString(given))
         message = inflate_object_from_contents(asked["message"], dict(zip(asked["parts"], contents, strict=True)))
@@ -189,7 +190,7 @@ class App:
             reply = self.app(message=message, context=context)
         except Exception as error:
             log.exception("ClientApp raised an exception")
-            code, reason = ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(error)}:<'{error}'>"
+            code, reason = ErrorCode.CLIENT_APP_RAISED_EXCEPTION, located(error)
             if isinstance(error, LoadClientAppError):
                 code, reason = (
                     ErrorCode.LOAD_CLIENT_APP_EXCEPTION,

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedstride.client.exchange import Upload
 from fedstride.client.personal import Personal
-from fedstride.core.errors import FedstrideError, InvalidInput
+from fedstride.core.errors import FedstrideError, InvalidInput, located
 from fedstride.core.rows import State, sq
 from fedstride.data.federation import Found
 from fedstride.engine.protocol import Order
@@ -273,8 +273,7 @@ def told(error: Exception) -> str:
     """
     last = traceback.extract_tb(error.__traceback__)[-1:]
     if not isinstance(error, FedstrideError) or any(PACKAGE not in Path(place.filename).parents for place in last):
-        where = "".join(f" in {place.name}, {Path(place.filename).name} line {place.lineno}" for place in last)
-        return f"{type(error).__name__}{where}; see the log of the node."
+        return located(error)
     text = str(error)
     for inner in _causes(error):
         if not isinstance(inner, FedstrideError) and str(inner):
