@@ -18,6 +18,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedstride.engine import flower
 from fedstride.engine.flower import node, records
+from fedstride.engine.flower.clients import FlowerClients
 from fedstride.engine.flower.project import arguments
 from tests.engine.test_flower import (
     PROJECT,
@@ -152,6 +153,14 @@ def test_a_number_stays_with_the_first_node_after_a_restart_of_the_server(bound)
         run = flower.train(PROJECT, grid, {**given, "rounds": 4})
     assert run.history["lost"] == [0, 0, 0, int(bound)] and (200 in seen) != bound
     assert any("client 0 was node 100 in this run, and is node 200 now" in str(w.message) for w in caught) == bound
+
+
+@pytest.mark.parametrize("nodes", ["[1]", '{"0": Infinity}', "{" * 9999, '{"a": 1}'])
+def test_nodes_of_a_checkpoint_of_somebody_else(nodes):
+    clients = object.__new__(FlowerClients)
+    texts = {"token": "t", "names": "[{}]", "nodes": nodes}
+    with pytest.raises(fs.Corrupt, match="checkpoint: it does not contain"):
+        clients.restore({name: torch.frombuffer(bytearray(v.encode()), dtype=torch.uint8) for name, v in texts.items()})
 
 
 PATIENT = "Erika Mustermann"

@@ -249,7 +249,7 @@ class FlowerClients:
             self.kept = dict(held[-1])
             nodes = json.loads(bytes(state["nodes"].numpy())) if "nodes" in state else {}
             before = {int(client): int(node) for client, node in nodes.items()}
-        except (KeyError, ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        except (LookupError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise Corrupt(f"checkpoint: it does not contain the client memory of a Flower run ({error!r}).") from error
         self.token, self.held = token, held
         self.staged.clear()
