@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeVar
 
 from fedstride.algorithm.compose import Algorithm
@@ -83,6 +84,7 @@ def summary(item: Any) -> str:
     return (inspect.getdoc(item) or "").split("\n\n")[0]
 
 
+@cache  # recipes share most of their parts
 def arguments_of(item: Any) -> dict[str, str]:
     """Return the descriptions in the Args section of a docstring, by name."""
     section = (inspect.getdoc(item) or "").partition("Args:\n")[2].partition("\n\n")[0]
