@@ -236,6 +236,38 @@ def test_every_kept_checkpoint_stays_intact(keep_last, tmp_path):
     assert s.end <= 20 + 3 * keep_last
 
 
+def test_files_and_checkpoints_grow_with_the_clients_that_took_part(tmp_path):
+    s = FileStore(control, control(X), 1_000_000, tmp_path, "memory")
+    for first in (0, 500_000):
+        keep(s, range(first, first + 10), row(*range(10)))
+    saved = s.state()
+    assert s.file.path.stat().st_size == 20 * s.file.stride
+    assert sum(v.nbytes for v in saved.values()) == 20 * (8 + 4 + 8)
+    again = FileStore(control, control(X), 1_000_000, tmp_path, "memory")
+    again.restore(saved, lambda v: v)
+    assert values(again, [9, 10, 500_001, 999_999]) == [9.0, 0.0, 1.0, 0.0]
+
+
+def test_older_checkpoints_that_list_all_clients_are_read(tmp_path):
+    s = on_disk(tmp_path)
+    keep(s, [3, 1], row(3, 1))
+    saved = s.state()
+    del saved["clients"]
+    saved |= {s.file.kind: s.slots.clone(), "sums": s.sums.clone()}
+    keep(s, [1, 5], row(7, 7))
+    s.restore(saved, lambda v: v)
+    assert values(s, range(6)) == [0.0, 1.0, 0.0, 3.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("clients", [[3, 1], [1, 1], [-1, 1], [1, 20], [1], [[1, 3]]])
+def test_slots_of_other_clients_are_refused(clients, tmp_path):
+    s = on_disk(tmp_path)
+    keep(s, [3, 1], row(3, 1))
+    saved = s.state() | {"clients": torch.tensor(clients)}
+    with pytest.raises(Corrupt, match="are not those of 20 clients"):
+        s.restore(saved, lambda v: v)
+
+
 def test_a_damaged_slot_is_detected(tmp_path):
     s = on_disk(tmp_path)
     keep(s, [1, 2], row(1, 2))

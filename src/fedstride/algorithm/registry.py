@@ -64,7 +64,8 @@ def get(name: str) -> Algorithm:
 def described(make: Callable[..., Algorithm]) -> str:
     """Return the docstring of a recipe: its summary, its arguments, and an example."""
     summary, algorithm = (make.__doc__ or "").strip(), make()
-    parts = [arguments_of(type(getattr(algorithm, slot))) for slot in SLOTS] + [arguments_of(Algorithm)]
+    kinds: list[Any] = [*(type(getattr(algorithm, slot)) for slot in SLOTS), Algorithm]
+    parts = [arguments_of(kind) for kind in kinds]
     lines = [summary]
     names = list(inspect.signature(make).parameters)
     if names:
