@@ -125,11 +125,29 @@ def test_state_and_restore_are_inverse(make):
         {"1/control": torch.zeros(3)},
         {"1/control": torch.zeros(2, dtype=torch.float64)},
         {"control": torch.zeros(2)},
+        {"clients": torch.tensor([1]), "other": torch.zeros(1, 2)},
+        {"clients": torch.tensor([20]), **row(1)},
+        {"clients": torch.tensor([-1]), **row(1)},
+        {"clients": torch.tensor([1.0]), **row(1)},
+        {"clients": torch.tensor([1, 1]), **row(1, 1)},
+        {"clients": torch.tensor([1, 2]), **row(1)},
+        {"clients": torch.tensor([1]), "control": torch.tensor(1.0)},
+        {"clients": torch.tensor(1), "control": torch.tensor(1.0)},
+        {"clients": torch.tensor([[1]]), **row(1)},
+        {"clients": torch.tensor([1])},
     ],
 )
 def test_a_state_of_other_clients_is_refused(make, state):
     with pytest.raises(Corrupt, match="checkpoint: "):
         make().restore(state, lambda v: v)
+
+
+def test_checkpoints_in_ram_have_few_names_and_older_ones_name_each_client():
+    s, other = Store(control, control(X), 20), Store(control, control(X), 20)
+    keep(s, [11, 3], row(1, 2))
+    assert {name: v.tolist() for name, v in s.state().items()} == {"clients": [3, 11], "control": [[2, 2], [1, 1]]}
+    other.restore({"3/control": row(2)["control"][0], "11/control": row(1)["control"][0]}, lambda v: v)
+    assert torch.equal(other.rows([3, 4, 11], X)["control"], row(2, 0, 1)["control"])
 
 
 def test_restoring_replaces_all_memory(make):

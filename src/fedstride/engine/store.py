@@ -20,6 +20,7 @@ from fedstride.core.rows import State, Vec
 
 LIMIT = 2**30  # bytes of all clients together that are kept in RAM
 NONE = -1  # slot of a client without memory of its own
+CLIENTS = "clients"  # name of their numbers in a checkpoint
 
 
 def store(
@@ -83,11 +84,15 @@ class Store:
         self.staged.clear()
 
     def state(self) -> dict[str, Tensor]:
-        return {f"{client}/{name}": v for client, s in sorted(self.kept.items()) for name, v in s.items()}
+        """Return the clients' numbers and their memory, one row each: safetensors limits the number of names."""
+        if not self.kept:
+            return {}
+        clients = sorted(self.kept)
+        return {CLIENTS: torch.tensor(clients, device="cpu"), **_stacked([self.kept[c] for c in clients])}
 
     def restore(self, state: dict[str, Tensor], place: Callable[[Tensor], Tensor]) -> None:
         kept: dict[int, State] = {}
-        for key, v in state.items():
+        for key, v in (_by_client(state) if CLIENTS in state else state).items():  # older ones name each client
             client, _, name = key.partition("/")
             known = client.isdecimal() and int(client) < self.clients and name in self.example
             if not known or (v.shape, v.dtype) != (self.example[name].shape, self.example[name].dtype):
@@ -189,13 +194,13 @@ class FileStore:
         ages = [(age, slot) for age, slots in enumerate(self.held) for slot in slots]
         held = torch.tensor(ages, dtype=torch.int32, device="cpu").reshape(-1, 2)
         known = (self.slots != NONE).nonzero()[:, 0]
-        return {"clients": known, self.file.kind: self.slots[known], "sums": self.sums[known], "held": held}
+        return {CLIENTS: known, self.file.kind: self.slots[known], "sums": self.sums[known], "held": held}
 
     def restore(self, state: dict[str, Tensor], place: Callable[[Tensor], Tensor]) -> None:
         slots, sums, held = (state.get(name) for name in (self.file.kind, "sums", "held"))
         if slots is None or sums is None or held is None:
             raise Corrupt(f"checkpoint: client memory has the names {sorted(state)[:3]}; expected {self.file.kind!r}.")
-        clients = state.get("clients", torch.arange(len(self.slots), device="cpu"))  # older ones list all clients
+        clients = state.get(CLIENTS, torch.arange(len(self.slots), device="cpu"))  # older ones list all clients
         fits = clients.shape == slots.shape == sums.shape and (slots.dim(), held.dim(), held.shape[-1:]) == (1, 2, (2,))
         types = (clients.dtype, slots.dtype, sums.dtype, held.dtype)
         numbers = [-1, *clients.tolist(), len(self.slots)] if fits else [0, 0]
@@ -313,6 +318,16 @@ class SlotFile:
 
 def _stacked(states: Sequence[State]) -> State:
     return {name: torch.stack([s[name] for s in states]) for name in states[0]}
+
+
+def _by_client(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the rows of a state by client and name, as in "7/control"."""
+    rows, clients = dict(state), state[CLIENTS].tolist()
+    shape = rows.pop(CLIENTS).shape
+    fit = bool(rows) and len(shape) == 1 and all(v.shape[:1] == shape for v in rows.values())
+    if not fit or len(set(clients)) < len(clients):
+        raise Corrupt("checkpoint: client memory does not have one row for each client.")
+    return {f"{client}/{name}": v[i].clone() for name, v in rows.items() for i, client in enumerate(clients)}
 
 
 def _up(n: int, unit: int) -> int:
