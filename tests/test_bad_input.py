@@ -207,6 +207,7 @@ INVALID = {
     "readout is a number": ({"readout": 1}, "readout=1 is unknown; expected one of: average, last, server"),
     "evaluate every 0": ({"evaluate_every": 0}, "evaluate_every=0"),
     "evaluate every 1.5": ({"evaluate_every": 1.5}, r"evaluate_every=1\.5"),
+    "evaluate every text": ({"evaluate_every": "1"}, "evaluate_every='1'"),
     "evaluate every None": ({"evaluate_every": None}, "evaluate_every=None"),
     "engine unknown": ({"engine": "lokal"}, "engine='lokal' is unknown; did you mean 'local'"),
     "engine is a number": ({"engine": 2}, "engine=2 is invalid"),

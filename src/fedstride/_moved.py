@@ -30,9 +30,11 @@ class Moved:
     """Finds modules by their old names. It comes first, so that a submodule of a moved package is not loaded twice."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        old = name.startswith("fedstride.") and next((o for o in MOVED if f"{name}.".startswith(f"{o}.")), None)
-        if not old:
-            return None
+        old = name
+        while old not in MOVED:  # the module itself, or a package around it
+            old = old.rpartition(".")[0]
+            if not old:
+                return None
         new = MOVED[old] + name.removeprefix(old)
         warnings.warn(f"{name} is now {new}; the old name goes in the next release.", DeprecationWarning, stacklevel=2)
         return ModuleSpec(name, self, origin=new)  # type: ignore[arg-type]

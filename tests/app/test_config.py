@@ -53,6 +53,7 @@ def test_values_are_read_as_toml_else_as_text():
         ("trainin.rounds=5", "trainin is not a setting; did you mean 'training'"),
         ("training.readout=avarage", "training.readout='avarage' .*'server', 'last' or 'average'"),
         ("training.evaluate_every=0", "training.evaluate_every=0"),
+        ("training.evaluate_every=often", "training.evaluate_every='often' .*, or 'auto'"),
         ("data.alpha=-1", "data.alpha=-1"),
         ("data.partition=dirichelt", "data.partition='dirichelt'"),
         ("data=3", "data=3"),

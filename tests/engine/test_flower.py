@@ -210,13 +210,17 @@ def test_clients_without_memory_write_no_files():
     assert not Path("fedstride-memory").exists()
 
 
-def test_the_app_takes_everything_from_the_run_configuration(tmp_path):
-    given = settings(algorithm="fedexp(lr=0.2)", out=str(tmp_path / "out"), evaluate_every=3)
+@pytest.mark.parametrize("every", [3, "auto"])
+def test_the_app_takes_everything_from_the_run_configuration(tmp_path, every):
+    given = settings(algorithm="fedexp(lr=0.2)", out=str(tmp_path / "out"), evaluate_every=every)
     context = type("Context", (), {"run_config": given})()
     flower.server_app(PROJECT)(a_grid(), context)
     saved, expected = fs.load(tmp_path / "out", make_model(given)), local(given)
     assert agree(saved, expected)
-    assert [row["test_loss"] is None for row in saved.history] == [True, True, False]
+    assert saved.settings["training"]["evaluate_every"] == (
+        3 if every == 3 else expected.settings["training"]["evaluate_every"]
+    )
+    assert [row["test_loss"] is None for row in saved.history] == [row["test_loss"] is None for row in expected.history]
 
 
 def test_callbacks_see_every_round():

@@ -125,11 +125,29 @@ def test_state_and_restore_are_inverse(make):
         {"1/control": torch.zeros(3)},
         {"1/control": torch.zeros(2, dtype=torch.float64)},
         {"control": torch.zeros(2)},
+        {"clients": torch.tensor([1]), "other": torch.zeros(1, 2)},
+        {"clients": torch.tensor([20]), **row(1)},
+        {"clients": torch.tensor([-1]), **row(1)},
+        {"clients": torch.tensor([1.0]), **row(1)},
+        {"clients": torch.tensor([1, 1]), **row(1, 1)},
+        {"clients": torch.tensor([1, 2]), **row(1)},
+        {"clients": torch.tensor([1]), "control": torch.tensor(1.0)},
+        {"clients": torch.tensor(1), "control": torch.tensor(1.0)},
+        {"clients": torch.tensor([[1]]), **row(1)},
+        {"clients": torch.tensor([1])},
     ],
 )
 def test_a_state_of_other_clients_is_refused(make, state):
     with pytest.raises(Corrupt, match="checkpoint: "):
         make().restore(state, lambda v: v)
+
+
+def test_checkpoints_in_ram_have_few_names_and_older_ones_name_each_client():
+    s, other = Store(control, control(X), 20), Store(control, control(X), 20)
+    keep(s, [11, 3], row(1, 2))
+    assert {name: v.tolist() for name, v in s.state().items()} == {"clients": [3, 11], "control": [[2, 2], [1, 1]]}
+    other.restore({"3/control": row(2)["control"][0], "11/control": row(1)["control"][0]}, lambda v: v)
+    assert torch.equal(other.rows([3, 4, 11], X)["control"], row(2, 0, 1)["control"])
 
 
 def test_restoring_replaces_all_memory(make):
@@ -234,6 +252,38 @@ def test_every_kept_checkpoint_stays_intact(keep_last, tmp_path):
             del saved[-min(2, keep_last) + 1 :]
             saved = saved if keep_last > 1 else []
     assert s.end <= 20 + 3 * keep_last
+
+
+def test_files_and_checkpoints_grow_with_the_clients_that_took_part(tmp_path):
+    s = FileStore(control, control(X), 1_000_000, tmp_path, "memory")
+    for first in (0, 500_000):
+        keep(s, range(first, first + 10), row(*range(10)))
+    saved = s.state()
+    assert s.file.path.stat().st_size == 20 * s.file.stride
+    assert sum(v.nbytes for v in saved.values()) == 20 * (8 + 4 + 8)
+    again = FileStore(control, control(X), 1_000_000, tmp_path, "memory")
+    again.restore(saved, lambda v: v)
+    assert values(again, [9, 10, 500_001, 999_999]) == [9.0, 0.0, 1.0, 0.0]
+
+
+def test_older_checkpoints_that_list_all_clients_are_read(tmp_path):
+    s = on_disk(tmp_path)
+    keep(s, [3, 1], row(3, 1))
+    saved = s.state()
+    del saved["clients"]
+    saved |= {s.file.kind: s.slots.clone(), "sums": s.sums.clone()}
+    keep(s, [1, 5], row(7, 7))
+    s.restore(saved, lambda v: v)
+    assert values(s, range(6)) == [0.0, 1.0, 0.0, 3.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("clients", [[3, 1], [1, 1], [-1, 1], [1, 20], [1], [[1, 3]]])
+def test_slots_of_other_clients_are_refused(clients, tmp_path):
+    s = on_disk(tmp_path)
+    keep(s, [3, 1], row(3, 1))
+    saved = s.state() | {"clients": torch.tensor(clients)}
+    with pytest.raises(Corrupt, match="are not those of 20 clients"):
+        s.restore(saved, lambda v: v)
 
 
 def test_a_damaged_slot_is_detected(tmp_path):

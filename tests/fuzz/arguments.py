@@ -79,7 +79,7 @@ GOOD: dict[str, list[Any]] = {
     "device": ["cpu", "cuda", "meta"],
     "precision": ["bfloat16"],
     "readout": ["server", "last", "average"],
-    "evaluate_every": [1, 5],
+    "evaluate_every": [1, 5, "auto"],
     "guard": [fs.Guard(), fs.Guard(norm=1.0), fs.Guard(quorum=4)],
     "rounds": [1, 2],
 }

@@ -121,6 +121,7 @@ CRAFTED = {
     "history": lambda tensors, meta: tensors.update(history=torch.zeros(5, dtype=torch.uint8)),
     "no history": lambda tensors, meta: tensors.pop("history"),
     "clients": lambda tensors, meta: tensors.update({"clients/memory/../../x": torch.zeros(3)}),
+    "names of clients": lambda tensors, meta: tensors.pop("clients/memory/clients"),
     "releases": lambda tensors, meta: meta.update(releases="many"),
     "about": lambda tensors, meta: meta.update(about=[1]),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeVar
 
 from fedstride.algorithm.compose import Algorithm
@@ -63,7 +64,8 @@ def get(name: str) -> Algorithm:
 def described(make: Callable[..., Algorithm]) -> str:
     """Return the docstring of a recipe: its summary, its arguments, and an example."""
     summary, algorithm = (make.__doc__ or "").strip(), make()
-    parts = [arguments_of(type(getattr(algorithm, slot))) for slot in SLOTS] + [arguments_of(Algorithm)]
+    kinds: list[Any] = [*(type(getattr(algorithm, slot)) for slot in SLOTS), Algorithm]
+    parts = [arguments_of(kind) for kind in kinds]
     lines = [summary]
     names = list(inspect.signature(make).parameters)
     if names:
@@ -83,6 +85,7 @@ def summary(item: Any) -> str:
     return (inspect.getdoc(item) or "").split("\n\n")[0]
 
 
+@cache  # recipes share most of their parts
 def arguments_of(item: Any) -> dict[str, str]:
     """Return the descriptions in the Args section of a docstring, by name."""
     section = (inspect.getdoc(item) or "").partition("Args:\n")[2].partition("\n\n")[0]

@@ -51,8 +51,12 @@ class Setting:
 
 
 def reason(error: ValidationError) -> str:
-    """Return the first error as the end of a sentence."""
-    return f"{error.errors()[0]['msg'].lower()}."
+    """Return the first error as the end of a sentence, with the texts that the same setting may have instead."""
+    first, *others = error.errors()
+    texts = [
+        e["ctx"]["expected"] for e in others if e["type"] == "literal_error" and e["loc"][:-1] == first["loc"][:-1]
+    ]
+    return ", or ".join([first["msg"].lower(), *texts]) + "."
 
 
 def _settings() -> dict[str, Setting]:

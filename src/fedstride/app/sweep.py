@@ -163,12 +163,12 @@ def trained(config: dict[str, Any], scale: float = 1.0, pair: bool = False) -> R
     two: dict[int, Scores] = {}
     previous = parameters_to_vector(prepared.model.parameters()).detach().clone()
     readout = chosen.training.readout
-    every, rounds = chosen.training.evaluate_every, chosen.training.rounds
+    rounds = chosen.training.rounds
     quiet = {"last": rounds, "average": rounds - max(1, rounds // 5)}.get(readout or "", 0)
 
     def score(event: Event) -> None:
         nonlocal previous
-        if event.round % every == 0 or event.round == rounds:
+        if event.metrics.get("test_loss") is not None:  # the round was evaluated
             if event.round > quiet:
                 last[event.round] = _scores(prepared, event.x)
             if pair:

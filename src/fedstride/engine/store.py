@@ -6,7 +6,7 @@ import mmap
 import os
 import zlib
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO
@@ -20,6 +20,7 @@ from fedstride.core.rows import State, Vec
 
 LIMIT = 2**30  # bytes of all clients together that are kept in RAM
 NONE = -1  # slot of a client without memory of its own
+CLIENTS = "clients"  # name of their numbers in a checkpoint
 
 
 def store(
@@ -83,11 +84,15 @@ class Store:
         self.staged.clear()
 
     def state(self) -> dict[str, Tensor]:
-        return {f"{client}/{name}": v for client, s in sorted(self.kept.items()) for name, v in s.items()}
+        """Return the clients' numbers and their memory, one row each: safetensors limits the number of names."""
+        if not self.kept:
+            return {}
+        clients = sorted(self.kept)
+        return {CLIENTS: torch.tensor(clients, device="cpu"), **_stacked([self.kept[c] for c in clients])}
 
     def restore(self, state: dict[str, Tensor], place: Callable[[Tensor], Tensor]) -> None:
         kept: dict[int, State] = {}
-        for key, v in state.items():
+        for key, v in (_by_client(state) if CLIENTS in state else state).items():  # older ones name each client
             client, _, name = key.partition("/")
             known = client.isdecimal() and int(client) < self.clients and name in self.example
             if not known or (v.shape, v.dtype) != (self.example[name].shape, self.example[name].dtype):
@@ -177,7 +182,7 @@ class FileStore:
         self.others.discard()
 
     def state(self) -> dict[str, Tensor]:
-        """Return the slot of each client, after writing all slots to disk.
+        """Return the slots of the clients that have one, after writing all slots to disk.
 
         The new checkpoint replaces the oldest one, whose slots become free unless another checkpoint refers to them.
         """
@@ -188,23 +193,28 @@ class FileStore:
             self.free += self.held.pop(0)
         ages = [(age, slot) for age, slots in enumerate(self.held) for slot in slots]
         held = torch.tensor(ages, dtype=torch.int32, device="cpu").reshape(-1, 2)
-        return {self.file.kind: self.slots.clone(), "sums": self.sums.clone(), "held": held}
+        known = (self.slots != NONE).nonzero()[:, 0]
+        return {CLIENTS: known, self.file.kind: self.slots[known], "sums": self.sums[known], "held": held}
 
     def restore(self, state: dict[str, Tensor], place: Callable[[Tensor], Tensor]) -> None:
         slots, sums, held = (state.get(name) for name in (self.file.kind, "sums", "held"))
         if slots is None or sums is None or held is None:
             raise Corrupt(f"checkpoint: client memory has the names {sorted(state)[:3]}; expected {self.file.kind!r}.")
-        fits = slots.shape == sums.shape == self.slots.shape and held.dim() == 2 and held.shape[1] == 2
-        if not fits or slots.dtype != torch.int32 or sums.dtype != torch.int64 or held.dtype != torch.int32:
+        clients = state.get(CLIENTS, torch.arange(len(self.slots), device="cpu"))  # older ones list all clients
+        fits = clients.shape == slots.shape == sums.shape and (slots.dim(), held.dim(), held.shape[-1:]) == (1, 2, (2,))
+        types = (clients.dtype, slots.dtype, sums.dtype, held.dtype)
+        numbers = [-1, *clients.tolist(), len(self.slots)] if fits else [0, 0]
+        if types != (torch.int64, torch.int32, torch.int64, torch.int32) or any(a >= b for a, b in pairwise(numbers)):
             raise Corrupt(f"checkpoint: its slots of {self.file.path.name} are not those of {len(self.slots)} clients.")
         taken = [s for s in slots.tolist() if s != NONE] + held[:, 1].tolist()
         if len(set(taken)) < len(taken) or min(taken, default=0) < 0 or len(taken) > 2**24:
             raise Corrupt(f"checkpoint: it refers to invalid slots of {self.file.path.name}.")
-        self.slots, self.sums = slots.cpu().clone(), sums.cpu().clone()
+        self.slots.fill_(NONE)[clients.cpu()] = slots.cpu()
+        self.sums[clients.cpu()] = sums.cpu()
         self.end = max(taken, default=-1) + 1
         self.file.reopen(self.end)
-        for client, slot in enumerate(self.slots.tolist()):
-            if slot != NONE and self.file.checksum(slot) != int(self.sums[client]):
+        for client, slot, total in zip(clients.tolist(), slots.tolist(), sums.tolist(), strict=True):
+            if slot != NONE and self.file.checksum(slot) != total:
                 raise Corrupt(
                     f"{self.file.path}: the memory of client {client} is damaged, or belongs to another checkpoint."
                 )
@@ -308,6 +318,16 @@ class SlotFile:
 
 def _stacked(states: Sequence[State]) -> State:
     return {name: torch.stack([s[name] for s in states]) for name in states[0]}
+
+
+def _by_client(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the rows of a state by client and name, as in "7/control"."""
+    rows, clients = dict(state), state[CLIENTS].tolist()
+    shape = rows.pop(CLIENTS).shape
+    fit = bool(rows) and len(shape) == 1 and all(v.shape[:1] == shape for v in rows.values())
+    if not fit or len(set(clients)) < len(clients):
+        raise Corrupt("checkpoint: client memory does not have one row for each client.")
+    return {f"{client}/{name}": v[i].clone() for name, v in rows.items() for i, client in enumerate(clients)}
 
 
 def _up(n: int, unit: int) -> int:

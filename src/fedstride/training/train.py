@@ -32,6 +32,7 @@ from fedstride.training.checkpoint import Checkpoints, locked
 from fedstride.training.choices import choices, surprises
 from fedstride.training.frozen import facts_of, with_changed_weights
 from fedstride.training.guard import Guard
+from fedstride.training.interval import interval_of
 from fedstride.training.personal import personal_of
 from fedstride.training.probe import Probed
 from fedstride.training.progress import shown_in_python
@@ -76,7 +77,7 @@ def train(
     device: str | torch.device | None = None,
     precision: str | None = None,
     readout: Literal["server", "last", "average"] | None = None,
-    evaluate_every: Count = 1,
+    evaluate_every: Count | Literal["auto"] = 1,
     guard: Guard | None = None,
     normalise: bool | Literal["scale"] | None = None,
     progress: bool | None = None,
@@ -127,7 +128,9 @@ def train(
         readout: parameters that are evaluated and returned: None = the algorithm's choice, "server", "last" or "average".
             "last" is the last iterate; "average" is a mean of the iterates in which later ones weigh more: it reduces
             noise at no cost; "server" is the server rule's choice.
-        evaluate_every: rounds between evaluations on `test`. The last round is always evaluated.
+        evaluate_every: rounds between evaluations on `test`, or "auto". The last round is always evaluated. "auto" = so many
+            that evaluations take at most a tenth of the local work, by a fixed rule from the numbers of samples; the
+            choice is in run.settings.
         guard: quorum, retries and limits, for lost clients and exploding steps: fs.Guard(...).
         normalise: True = scale every input feature to mean 0 and deviation 1 over all samples of the federation (columns,
             or the channels of images). "scale" = divide all inputs by one number, their root mean square. Before the
@@ -159,7 +162,6 @@ def train(
     model = _placed(model, device)
     mixed = validate.mixed_of(precision, model)
     rounds, seed = validate.whole("rounds", rounds), validate.whole("seed", seed, least=0)
-    evaluate_every = validate.whole("evaluate_every", evaluate_every)
     batch_size = None if batch_size is None else validate.whole("batch_size", batch_size)
     _check_callbacks(callbacks)
     where = engine_of(engine)
@@ -186,13 +188,14 @@ def train(
     options, cohorts = LocalOptions(weight_decay, clip_norm), sampler(cohort, len(federated))
     validate.quorum(guard, cohorts, chosen.privacy is not None)
     validate.fits(chosen, task, options, cohorts, steps, tested=bool(tests))
+    every = interval_of(evaluate_every, chosen, task, cohorts, steps, probed.tests)
     facts = _facts(chosen, task, federated, probed) | ({"scales": apart} if apart else {})
     if where.leads:
         for odd in filter(None, [warning, *surprises(arguments, chosen, federated.sizes)]):
             tell(odd)
     with nullcontext() if when is None else locked(when.path):
         at_work = where.open(task, exchanges(chosen, options, normalise), lambda x: chosen.memory(x, split))
-        rest = (probed.tests, evaluate_every, guard, stop, facts, arguments)
+        rest = (probed.tests, every, guard, stop, facts, arguments)
         setup = Setup(chosen, options, task, at_work, cohorts, steps, *rest)
         replica = Replica(model, probed.moving)
         start = initial_state(chosen, replica.row(), replica.stats())

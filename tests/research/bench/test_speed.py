@@ -134,4 +134,15 @@ def test_the_models_of_the_peers_are_ours(name, monkeypatch):
 
 def test_the_table_of_engines_and_of_growth():
     assert list(engines()) == ["by hand", "fedstride", "pfl", "flower", "fedjax"]
-    assert max(GROWTH["clients in all, 10 in a round"]) == 100_000
+    assert max(GROWTH["clients in all, 10 in a round"]) == 1_000_000
+    assert max(GROWTH["clients in a round, 1,000,000 in all"]) == 10_000
+
+
+def test_the_time_of_a_client_must_not_grow_with_the_cohort():
+    points = [{"n": n, "seconds": s, "peak_bytes": 2**28} for n, s in ((10, 1.0), (100, 3.0), (1000, 60.0))]
+    found = {c["what"]: c for c in speed.claims({}, {"clients in a round, 5,000 in all": points})}
+    memory, time = found.values()
+    assert memory["what"].startswith("1,000 clients in a round, 5,000 in all: peak memory") and memory["kept"]
+    assert time["measured"] == pytest.approx(2.0) and not time["kept"]
+    failed = [{"n": 10, "seconds": None, "peak_bytes": None}]
+    assert speed.claims({}, {"clients in a round": failed}) == []

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-from importlib import import_module
-from types import ModuleType
 from typing import Annotated
 
 import click
@@ -52,7 +50,11 @@ class Commands(TyperGroup):
         place, summary = COMMANDS[name]
         if self.listing:
             return click.Command(name, help=summary)
-        module = imported(f"fedstride.app.cli.{place}")
+        path = f"fedstride.app.cli.{place}"
+        first = path not in sys.modules
+        module = fedstride._imported(path)
+        if first:
+            gc.freeze()  # modules are not garbage: later collections need not search them
         several = hasattr(module, "app")  # a group of commands
         chosen = module.app if several else typer.Typer(add_completion=False)
         if not several:
@@ -65,18 +67,6 @@ class Commands(TyperGroup):
         self.listing = True
         super().format_help(ctx, formatter)
         self.listing = False
-
-
-def imported(name: str) -> ModuleType:
-    """Import a module without garbage collection, which would search PyTorch's modules again and again for 0.3 s."""
-    if name in sys.modules:
-        return sys.modules[name]
-    gc.disable()
-    try:
-        return import_module(name)
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 app = typer.Typer(name="fedstride", no_args_is_help=True, add_completion=False, cls=Commands)

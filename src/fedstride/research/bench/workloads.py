@@ -214,6 +214,9 @@ GROWTH = {  # growing quantity -> {its value: the workload}
         10 * n: replace(_SMALL, clients=10, shape=(n,), classes=10, lr=1 / n) for n in (100, 1000, 10_000, 100_000)
     },
     "clients in all, 10 in a round": {
-        n: replace(_SMALL, clients=10, federation=n) for n in (100, 1000, 10_000, 100_000)
+        n: replace(_SMALL, clients=10, federation=n) for n in (100, 1000, 10_000, 100_000, 1_000_000)
+    },
+    "clients in a round, 1,000,000 in all": {
+        n: replace(_SMALL, clients=n, federation=1_000_000, rounds=1) for n in (100, 1000, 10_000)
     },
 }

@@ -88,7 +88,8 @@ class Watched:
 
         def commit_and_record() -> None:
             commit()
-            self.memories.append({key.removeprefix("memory/"): v.clone() for key, v in clients.state().items()})
+            found = [clients.memory(client) for client in range(len(task.clients))]
+            self.memories.append({key.removeprefix("memory/"): v.clone() for one in found for key, v in one.items()})
 
         clients.commit = commit_and_record  # type: ignore[method-assign]
         return clients
