@@ -37,6 +37,7 @@ def _own_folder(tmp_path, monkeypatch):
         (lambda: flower.FedExP(fraction_train=0.0), fs.InvalidInput, r"fraction_train=0.0 is invalid: .*\(0, 1\]"),
         (lambda: flower.FedExP(min_train_nodes=0), fs.InvalidInput, "min_train_nodes=0 is invalid"),
         (lambda: flower.FedExP(guard=3), fs.InvalidInput, r"guard=3 is invalid: expected fs.Guard\(...\)"),
+        (lambda: flower.FedExP(callbacks=print), fs.InvalidInput, "callbacks=.* expected a list of functions"),
         (lambda: flower.FedExP(checkpoint=3), fs.InvalidInput, "checkpoint=3 is invalid: expected a folder"),
         (lambda: flower.Strategy("scaffold", training="app"), fs.Refused, r"drift=Scaffold\(\) acts on the clients"),
         (lambda: flower.Strategy("fedsls", training="app"), fs.Refused, "step=Armijo.* acts on the clients"),

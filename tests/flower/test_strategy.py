@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 import torch
 from torch import nn
@@ -94,6 +96,38 @@ def test_the_result_has_the_metrics_of_every_round():
     assert result.evaluate_metrics_clientapp[3]["eval_loss"] < result.evaluate_metrics_clientapp[1]["eval_loss"]
     assert strategy.history["server_step"][0] == result.train_metrics_clientapp[1]["server_step"]
     assert strategy.history["client_step"] == [None] * 3  # only the clients know it
+
+
+@pytest.mark.parametrize(("make", "client"), [(flower.FedExP, unchanged_client), (flower.FedSLS, fedstride_client)])
+def test_callbacks_see_every_round_and_may_end_the_run(make, client, tmp_path):
+    events = []
+
+    def watch(event: fs.Event) -> object:
+        events.append(event)
+        event.metrics["length"] = event.x.norm()
+        return fs.STOP if event.round == 2 else None
+
+    given = {"callbacks": [watch], "checkpoint": fs.Checkpoints(tmp_path, every=10)}
+    strategy = make(**given)
+    strategy.start(Grid(client()), initial(), num_rounds=4)
+    assert [event.round for event in events] == [0, 1, 2] and strategy.history["round"] == [1, 2]
+    assert strategy.history["length"] == [float(event.x.norm()) for event in events[1:]]
+    assert strategy.history["eval_loss"][1] == strategy.history["flower"][1]["evaluate"]["eval_loss"]
+    assert events[2].seconds["clients"] > events[1].seconds["clients"] > 0 < events[1].seconds["server"]
+    assert [sorted(asked.clients) for asked in events[1].exchanges] == [[0, 1, 2]]
+    with pytest.raises(fs.InvalidInput, match=r"event\.model: .* use event\.x"):
+        _ = events[1].model
+    again = make(**given)  # the round in which it was ended is saved, though only every tenth is
+    again.start(Grid(client()), initial(), num_rounds=3)
+    assert [event.round for event in events[3:]] == [3] and again.history["round"] == [1, 2, 3]
+
+
+def test_a_monitor_serves_the_figures_of_a_strategy():
+    with closing(fs.loggers.Prometheus(port=0)) as monitor:
+        flower.FedExP(callbacks=[monitor]).start(Grid(unchanged_client()), initial(), num_rounds=2)
+        lines = monitor.text.splitlines()
+    assert "fedstride_round 2" in lines and "fedstride_participants 3" in lines
+    assert any(line.startswith('fedstride_metric{name="eval_loss"} ') for line in lines)
 
 
 @pytest.mark.parametrize("client", [unchanged_client, fedstride_client])

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
+from torch import nn
 
 import fedstride
 from fedstride.algorithm import Algorithm
@@ -35,8 +36,10 @@ from fedstride.training.history import Row
 from fedstride.training.resume import Recorder
 from fedstride.training.retry import complete_round
 from fedstride.training.round import broadcast_of, choose_cohort
+from fedstride.training.rounds import Callbacks, amended, asked_to_stop
 from fedstride.training.setup import Setup, task_of
 from fedstride.training.state import TrainingState, initial_state, read_out
+from fedstride.training.watch import Watch
 
 SAY = 10.0  # seconds between log lines
 NOT_REPORTED = ("client_step", "client_steps", "trials", "failed", "gradients", "forwards")  # by unchanged clients
@@ -59,6 +62,7 @@ class Plan:
     seed: int
     guard: Guard
     checkpoint: Checkpoints | None
+    callbacks: Callbacks
 
 
 class Session:
@@ -66,6 +70,7 @@ class Session:
 
     def __init__(self, plan: Plan, grid: Grid, initial: ArrayRecord, rounds: int, timeout: float) -> None:
         self.plan, self.grid, self.rounds, self.timeout = plan, grid, rounds, timeout
+        self.watch = Watch()
         retry_soon()
         arrays = checked_initial(initial)
         wait_for_nodes(grid, plan.available, timeout)
@@ -105,11 +110,25 @@ class Session:
         x, stats = self.layout.rows(found)
         self.state, self.shown = replace(self.state, x=x, stats=stats), arrays
 
-    def save(self, more: Row) -> None:
-        """Add columns to the row of the last round, and write a checkpoint if one is due."""
-        self.state = replace(self.state, history=self.state.history.amended({**self.state.history[-1], **more}))
-        if self.recorder is not None and self.recorder.due(self.state):
-            self.recorder.save(self.state)
+    def starts(self) -> bool:
+        """Call the callbacks before the first round, and return whether none of them asks to end the run."""
+        return self.state.round > 0 or not self._asked_to_stop({"round": 0})
+
+    def goes_on(self, row: Row) -> bool:
+        """Take the row of the last round into the history, after the callbacks have seen it, and save the run if that is due.
+
+        Returns:
+            Whether no callback asks to end the run.
+        """
+        stopped = self._asked_to_stop(row)
+        self.state = amended(self.state, row)
+        if self.recorder is not None and (stopped or self.recorder.due(self.state)):
+            with self.watch.phase("checkpoints"):
+                self.recorder.save(self.state)
+        return not stopped
+
+    def _asked_to_stop(self, row: Row) -> bool:
+        return asked_to_stop(self.watch, self.state, row, _no_model, self.plan.callbacks)
 
     def begin(self, number: int, arrays: ArrayRecord, config: ConfigRecord) -> list[Message]:
         """Return the messages of a round; arrays: those returned last, or others to continue from."""
@@ -129,9 +148,10 @@ class Session:
         here = [position for position, (client, _) in enumerate(order.cohort) if client in online]
         return nodes.messages(self.clients.messages(order, here))
 
-    def exchange(self, messages: Iterable[Message]) -> list[Message]:
+    def exchange(self, messages: Iterable[Message], phase: str) -> list[Message]:
         """Send messages, and return the replies that arrive in time."""
-        return self.relay.replies.send_and_receive(messages, self.timeout)
+        with self.watch.phase(phase):
+            return self.relay.replies.send_and_receive(messages, self.timeout)
 
     def finish(self, replies: Sequence[Message]) -> ArrayRecord:
         """Advance the state by a round, and return the arrays to evaluate. Later exchanges of the round are made here."""
@@ -140,7 +160,6 @@ class Session:
         with one_thread():
             self.state, row = complete_round(self.setup, self.state)
         self.clients.commit()
-        self.setup.watch.taken()  # nobody reads them: strategies have no callbacks
         if self.plan.unchanged:
             row |= dict.fromkeys(NOT_REPORTED)
             self.state = replace(self.state, history=self.state.history.amended(row))
@@ -213,7 +232,12 @@ class Session:
         validate.quorum(plan.guard, cohorts, a.privacy is not None)
         validate.fits(a, task, options, cohorts, lambda round, client: steps[client], tested=False)
         clients = Flower(nodes, a, self.timeout).open(task, exchanges(a, options), a.memory)
-        return Setup(a, options, task, clients, cohorts, lambda round, client: steps[client], guard=plan.guard)
+        given = {"guard": plan.guard, "watch": self.watch}
+        return Setup(a, options, task, clients, cohorts, lambda round, client: steps[client], **given)
+
+
+def _no_model() -> nn.Module:
+    raise InvalidInput("event.model: the server of a strategy knows the arrays of the model only; use event.x.")
 
 
 def wait_for_nodes(grid: Grid, least: int, seconds: float) -> None:

@@ -24,8 +24,11 @@ from fedstride.training import validate
 from fedstride.training.checkpoint import Checkpoints
 from fedstride.training.guard import Guard
 from fedstride.training.history import History, Row
+from fedstride.training.rounds import Event, check_callbacks
+from fedstride.training.watch import ROUNDS
 
 Aggregate = Callable[[list[RecordDict], str], MetricRecord]
+Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 BUFFERS = ("*running_mean", "*running_var", "*num_batches_tracked")
 COLUMN = "flower"  # of the history: the metrics of Flower's Result
 METRICS = ("train_loss", "server_step", "client_step", "update", "drift", "participants", "lost")  # of a round
@@ -57,6 +60,8 @@ class Strategy(FlowerStrategy):
         seed: seed of all random numbers of cohorts and clients.
         checkpoint: a folder, or fs.Checkpoints(...); the run is saved there, and resumed from there when it is started again.
         guard: quorum, retries and limits, for lost clients and exploding steps: fs.Guard(...).
+        callbacks: functions of an Event with .round, .x and .metrics, such as fs.loggers.Prometheus(); see fs.train(). One that
+            returns fs.STOP ends the run.
 
     Raises:
         InvalidInput: an argument is invalid.
@@ -88,6 +93,7 @@ class Strategy(FlowerStrategy):
         seed: int = 0,
         checkpoint: str | Path | Checkpoints | None = None,
         guard: Guard | None = None,
+        callbacks: Sequence[Callable[[Event], object]] = (),
     ) -> None:
         self.algorithm = validate.algorithm_of(algorithm)
         name = type(self).__name__ if type(self) is not Strategy else f"Strategy({self.algorithm.name!r})"
@@ -102,6 +108,7 @@ class Strategy(FlowerStrategy):
             raise InvalidInput(f"fraction_train={fraction_train!r} is invalid: expected a share in (0, 1].")
         if not isinstance(guard, Guard | None):
             raise InvalidInput(f"guard={guard!r} is invalid: expected fs.Guard(...), or None.")
+        check_callbacks(callbacks)
         # Flower's own FedAvg samples nodes for evaluations, and averages metrics.
         self.metrics = FedAvg(
             fraction_evaluate=fraction_evaluate,
@@ -127,6 +134,7 @@ class Strategy(FlowerStrategy):
             seed=validate.whole("seed", seed, least=0),
             guard=guard or Guard(),
             checkpoint=checkpoint if isinstance(checkpoint, Checkpoints | None) else Checkpoints(checkpoint),
+            callbacks=callbacks,
         )
         self.session: Session | None = None
 
@@ -151,7 +159,7 @@ class Strategy(FlowerStrategy):
         timeout: float = TIMEOUT,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        evaluate_fn: Evaluate | None = None,
     ) -> Result:
         """Run the rounds, from the newest checkpoint if there is one.
 
@@ -178,29 +186,40 @@ class Strategy(FlowerStrategy):
         log.info("Starting %s:", self.plan.name)
         self.summary()
         self.session = session = Session(self.plan, grid, initial_arrays, rounds, timeout)
-        train_config, evaluate_config = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
+        configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
         with session.lock():
             session.resume()
             first: Row = {}
             if evaluate_fn is not None and not session.state.round:
                 first = _packed(start=evaluate_fn(0, initial_arrays))
-            for number in range(session.state.round + 1, rounds + 1):
-                messages = self.configure_train(number, session.shown, train_config, grid)
-                replies = session.exchange(messages)
-                arrays, trained = self.aggregate_train(number, replies)
-                if arrays is None:
-                    raise InvalidInput(
-                        f"aggregate_train: it returned no arrays in round {number}; expected those of the model."
-                    )
-                if arrays is not session.shown:
-                    session.take(arrays)
-                asked = self.configure_evaluate(number, arrays, evaluate_config, grid)
-                evaluated = self.aggregate_evaluate(number, session.exchange(asked))
-                tested = None if evaluate_fn is None else evaluate_fn(number, arrays)
-                session.save({COLUMN: {**first, **_packed(train=trained, evaluate=evaluated, server=tested)}})
+            goes_on = session.starts()
+            while goes_on and session.state.round < rounds:
+                with session.watch.phase(ROUNDS):
+                    shown, found = self._round(session, configs, evaluate_fn)
+                goes_on = session.goes_on({**shown, **session.state.history[-1], COLUMN: {**first, **found}})
                 first = {}
-                log.info("[ROUND %d/%d] %s", number, rounds, {**(trained or {}), **(evaluated or {}), **(tested or {})})
         return self._result(session)
+
+    def _round(
+        self, session: Session, configs: tuple[ConfigRecord, ConfigRecord], evaluate_fn: Evaluate | None
+    ) -> tuple[Row, Row]:
+        """Run a round, and return its metrics by name, and by where they were measured."""
+        number, (train_config, evaluate_config) = session.state.round + 1, configs
+        messages = self.configure_train(number, session.shown, train_config, session.grid)
+        arrays, trained = self.aggregate_train(number, session.exchange(messages, "clients"))
+        if arrays is None:
+            raise InvalidInput(
+                f"aggregate_train: it returned no arrays in round {number}; expected those of the model."
+            )
+        if arrays is not session.shown:
+            session.take(arrays)
+        asked = self.configure_evaluate(number, arrays, evaluate_config, session.grid)
+        evaluated = self.aggregate_evaluate(number, session.exchange(asked, "evaluation"))
+        with session.watch.phase("evaluation"):
+            tested = None if evaluate_fn is None else evaluate_fn(number, arrays)
+        shown = {**(trained or {}), **(evaluated or {}), **(tested or {})}
+        log.info("[ROUND %d/%d] %s", number, session.rounds, shown)
+        return shown, _packed(train=trained, evaluate=evaluated, server=tested)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -211,6 +230,8 @@ class Strategy(FlowerStrategy):
                 raise InvalidInput(
                     "checkpoint: only the strategy's own start() saves and resumes; call that, or use None."
                 )
+            if self.plan.callbacks:
+                raise InvalidInput("callbacks: only the strategy's own start() calls them; call that, or use ().")
             if getattr(self.algorithm.step, "schedule", None) is not None:
                 raise InvalidInput("schedule: only the strategy's own start() knows the number of rounds; call that.")
             self.session = Session(self.plan, grid, arrays, UNKNOWN, TIMEOUT)

@@ -21,7 +21,7 @@ from fedstride.training.scaling import measure_inputs
 from fedstride.training.setup import Setup
 from fedstride.training.state import TrainingState, exported, is_over, pack, read_out, remember_best, run_of, unpack
 from fedstride.training.stop import STOP, interrupts_return
-from fedstride.training.watch import ROUNDS, Asked
+from fedstride.training.watch import ROUNDS, Asked, Watch
 
 Callbacks = Sequence[Callable[["Event"], object]]
 
@@ -83,7 +83,7 @@ def lead(setup: Setup, state: TrainingState, when: Checkpoints | None, callbacks
                 with _saved_when_it_fails(recorder, state):
                     if _asked_to_stop(setup, state, row, callbacks):
                         ended = "stopped"
-                state = remember_best(setup, _amended(state, row))
+                state = remember_best(setup, amended(state, row))
                 _check_metric(setup, state)
                 if recorder is not None and (recorder.due(state) or ended != "finished"):
                     with setup.watch.phase("checkpoints"):
@@ -105,6 +105,15 @@ def lead(setup: Setup, state: TrainingState, when: Checkpoints | None, callbacks
         setup.clients.close(outcome)
 
 
+def check_callbacks(callbacks: Callbacks) -> None:
+    """Refuse callbacks that cannot be called."""
+    if not isinstance(callbacks, list | tuple):
+        raise InvalidInput(f"callbacks={callbacks!r} is invalid: expected a list of functions of one event.")
+    for i, callback in enumerate(callbacks):
+        if not callable(callback):
+            raise InvalidInput(f"callbacks[{i}]={callback!r} is not callable; expected a function of one event.")
+
+
 def _check_rounds(setup: Setup, state: TrainingState, recorder: Recorder) -> None:
     if state.round > setup.task.rounds:
         raise InvalidInput(
@@ -122,19 +131,21 @@ def _check_metric(setup: Setup, state: TrainingState) -> None:
 
 
 def _asked_to_stop(setup: Setup, state: TrainingState, row: Row, callbacks: Callbacks) -> bool:
+    def make() -> nn.Module:
+        return exported(setup, state, read_out(setup.algorithm, state), state.stats)
+
+    return asked_to_stop(setup.watch, state, row, make, callbacks)
+
+
+def asked_to_stop(
+    watch: Watch, state: TrainingState, row: Row, make: Callable[[], nn.Module], callbacks: Callbacks
+) -> bool:
     """Call the callbacks, and return whether one of them asks to end the run."""
-    event = Event(
-        state.round,
-        state.x.clone(),
-        row,
-        lambda: exported(setup, state, read_out(setup.algorithm, state), state.stats),
-        setup.watch.phases(),
-        setup.watch.taken(),
-    )
+    event = Event(state.round, state.x.clone(), row, make, watch.phases(), watch.taken())
     return any([callback(event) is STOP for callback in callbacks])
 
 
-def _amended(state: TrainingState, row: Row) -> TrainingState:
+def amended(state: TrainingState, row: Row) -> TrainingState:
     """Return the state with what callbacks added to the row of the last round."""
     row = {name: value.item() if _is_number(value) else value for name, value in row.items()}
     if row == state.history[-1]:

@@ -37,7 +37,7 @@ from fedstride.training.personal import personal_of
 from fedstride.training.probe import Probed
 from fedstride.training.progress import shown_in_python
 from fedstride.training.result import Run
-from fedstride.training.rounds import Callbacks, Event, follow, lead
+from fedstride.training.rounds import Event, check_callbacks, follow, lead
 from fedstride.training.setup import Setup, task_of
 from fedstride.training.state import initial_state
 from fedstride.training.stop import EarlyStopping
@@ -163,7 +163,7 @@ def train(
     mixed = validate.mixed_of(precision, model)
     rounds, seed = validate.whole("rounds", rounds), validate.whole("seed", seed, least=0)
     batch_size = None if batch_size is None else validate.whole("batch_size", batch_size)
-    _check_callbacks(callbacks)
+    check_callbacks(callbacks)
     where = engine_of(engine)
     when = checkpoint if isinstance(checkpoint, Checkpoints | None) else Checkpoints(checkpoint)
     when = when if where.leads else None  # another process writes
@@ -224,14 +224,6 @@ def _placed(model: nn.Module, device: str | torch.device | None) -> nn.Module:
     except (RuntimeError, AssertionError, TypeError) as error:
         raise InvalidInput(f"device={device!r} is invalid: {error}") from error
     return copied
-
-
-def _check_callbacks(callbacks: Callbacks) -> None:
-    if not isinstance(callbacks, list | tuple):
-        raise InvalidInput(f"callbacks={callbacks!r} is invalid: expected a list of functions of one event.")
-    for i, callback in enumerate(callbacks):
-        if not callable(callback):
-            raise InvalidInput(f"callbacks[{i}]={callback!r} is not callable; expected a function of one event.")
 
 
 def _guard(guard: Guard | None) -> Guard:
