@@ -358,3 +358,25 @@ def test_statistics_that_stay_with_the_clients_cannot_be_tested():
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).double()
     with pytest.raises(fs.Refused, match='buffers="local" with test='):
         fs.train(model, "cross_entropy", classification(), rounds=1, buffers="local", test=classification()[0])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda value: fs.FedExP(exact=value),
+        lambda value: fs.FedExP(last_two=value),
+        lambda value: fs.FedExPM(last_two=value),
+        lambda value: fs.AdamServer(bias_correction=value),
+        lambda value: fs.DeltaSGD(reuse_gradient=value),
+        lambda value: fs.RandomK(2, unbiased=value),
+    ],
+)
+@pytest.mark.parametrize("value", ["no", None, torch.zeros(2, 2)])
+def test_switches_are_true_or_false(make, value):
+    with pytest.raises(fs.InvalidInput, match="expected True or False"):
+        make(value)
+
+
+def test_a_schedule_that_fails_is_named():
+    with pytest.raises(fs.InvalidInput, match=r"schedule=.* fails for round 0 of 2 \(ValueError.*expected a function"):
+        attempt(algorithm=fs.recipes.fedavg(lr=0.1, schedule=int))

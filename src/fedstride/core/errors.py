@@ -215,6 +215,13 @@ def decay(part: object, **values: float | None) -> None:
     _each(part, values, lambda v: 0 <= v < 1, "a number in [0, 1) (0 turns it off)")
 
 
+def yes_or_no(part: object, **values: bool) -> None:
+    """Refuse values that are not True or False."""
+    for name, value in values.items():
+        if not isinstance(value, bool):
+            raise InvalidInput(f"{_owner(part)}: {name}={value!r} is invalid: expected True or False.")
+
+
 def _owner(part: object) -> str:
     return part if isinstance(part, str) else type(part).__name__
 

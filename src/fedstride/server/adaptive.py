@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedstride.core.errors import betas, decay, positive
+from fedstride.core.errors import betas, decay, positive, yes_or_no
 from fedstride.core.rows import State, Vec
 from fedstride.wire import Mean
 
@@ -100,6 +100,7 @@ class AdamServer:
     def __post_init__(self) -> None:
         positive(self, lr=self.lr, tau=self.tau)
         betas(self, self.betas)
+        yes_or_no(self, bias_correction=self.bias_correction)
 
     def init(self, x: Vec) -> State:
         return _init(x, self.lr, 0.0 if self.bias_correction else self.tau**2)

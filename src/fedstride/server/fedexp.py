@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import torch
 
-from fedstride.core.errors import at_least_one, not_negative
+from fedstride.core.errors import at_least_one, not_negative, yes_or_no
 from fedstride.core.rows import State, Vec, sq
 from fedstride.wire import Mean
 
@@ -54,6 +54,7 @@ class FedExP:
     def __post_init__(self) -> None:
         not_negative(self, eps=self.eps)
         at_least_one(self, lr_max=self.lr_max)
+        yes_or_no(self, exact=self.exact, last_two=self.last_two)
 
     def init(self, x: Vec) -> State:
         return {"eta": x.new_ones(()), "previous": x}

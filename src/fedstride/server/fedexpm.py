@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import torch
 
-from fedstride.core.errors import decay, not_negative
+from fedstride.core.errors import decay, not_negative, yes_or_no
 from fedstride.core.rows import State, Vec, sq
 from fedstride.wire import Mean
 
@@ -46,6 +46,7 @@ class FedExPM:
     def __post_init__(self) -> None:
         not_negative(self, eps=self.eps)
         decay(self, beta=self.beta)
+        yes_or_no(self, last_two=self.last_two)
 
     def init(self, x: Vec) -> State:
         return {"eta": x.new_ones(()), "v": torch.zeros_like(x), "s": x.new_zeros(()), "previous": x}

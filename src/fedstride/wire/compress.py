@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedstride.core.errors import InvalidInput
+from fedstride.core.errors import InvalidInput, yes_or_no
 from fedstride.core.rows import Rows
 
 
@@ -108,6 +108,7 @@ class RandomK:
 
     def __post_init__(self) -> None:
         _check_k(self, self.k)
+        yes_or_no(self, unbiased=self.unbiased)
 
     @property
     def contracts(self) -> bool:

@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 
 from fedstride.client.context import Context
-from fedstride.core.errors import not_negative, positive
+from fedstride.core.errors import not_negative, positive, yes_or_no
 from fedstride.core.rows import Col, Rows, State, Vec, norm
 from fedstride.oracle import Oracle
 
@@ -55,6 +55,7 @@ class DeltaSGD:
     def __post_init__(self) -> None:
         positive(self, lr0=self.lr0, gamma=self.gamma)
         not_negative(self, theta0=self.theta0, delta=self.delta)
+        yes_or_no(self, reuse_gradient=self.reuse_gradient)
 
     @property
     def needs_loss(self) -> bool:

@@ -7,6 +7,8 @@ from typing import Protocol
 
 from fedstride.core.errors import InvalidInput, positive
 
+EXPECTED = "expected a function (round, rounds) -> factor, or None"
+
 
 class Schedule(Protocol):
     """A schedule: any function (round, rounds) -> factor."""
@@ -73,7 +75,12 @@ def rate(lr: float, schedule: Schedule | None, round: int, rounds: int) -> float
     """Return the step size of a round."""
     if schedule is None:
         return lr
-    factor = schedule(round, rounds) if callable(schedule) else None
+    try:
+        factor = schedule(round, rounds) if callable(schedule) else None
+    except Exception as error:
+        raise InvalidInput(
+            f"schedule={schedule!r} fails for round {round} of {rounds} ({error!r}); {EXPECTED}."
+        ) from error
     if not isinstance(factor, int | float):
-        raise InvalidInput(f"schedule={schedule!r} is invalid: expected a function (round, rounds) -> factor, or None.")
+        raise InvalidInput(f"schedule={schedule!r} is invalid: {EXPECTED}.")
     return lr * factor
