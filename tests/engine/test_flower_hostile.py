@@ -20,6 +20,7 @@ from fedstride.engine import flower
 from fedstride.engine.flower import node, records
 from fedstride.engine.flower.clients import FlowerClients
 from fedstride.engine.flower.project import arguments
+from tests.engine.grid import Grid
 from tests.engine.test_flower import (
     PROJECT,
     a_grid,
@@ -161,6 +162,35 @@ def test_nodes_of_a_checkpoint_of_somebody_else(nodes):
     texts = {"token": "t", "names": "[{}]", "nodes": nodes}
     with pytest.raises(fs.Corrupt, match="checkpoint: it does not contain"):
         clients.restore({name: torch.frombuffer(bytearray(v.encode()), dtype=torch.uint8) for name, v in texts.items()})
+
+
+LOSSES = {  # by round, from 0: what a node says about its training loss
+    "grows": lambda t: 10.0 ** (t + 1),
+    "is lowest at the start": lambda t: -1e4 if t == 0 else 1e4,
+}
+
+
+def losing(kind: str) -> Grid:
+    """Node 102 lies about its training loss."""
+    grid = a_grid()
+
+    def spoil(reply):
+        if reply.metadata.src_node_id == 102 and reply.metadata.message_type == "train.updates":
+            reply.content["upload"]["metrics.train_loss"] = LOSSES[kind](int(reply.metadata.group_id))
+        return reply
+
+    grid.spoil = spoil
+    return grid
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_false_training_loss_does_not_end_a_run(kind):
+    given = settings(rounds=8, stop="metric=train_loss, patience=2", batch_size="none", local_steps=1)
+    honest = flower.train(PROJECT, a_grid(), given)
+    assert (honest.ended, honest.best.round) == ("finished", 8)
+    run = flower.train(PROJECT, losing(kind), given)
+    assert (run.ended, run.best.round) == ("finished", 8)
+    assert run.history["lost"] == [int(kind == "is lowest at the start"), *[0] * 7]  # a cross entropy is not negative
 
 
 PATIENT = "Erika Mustermann"

@@ -102,6 +102,33 @@ def test_a_reply_that_is_not_a_model_is_left_out(change, reason):
     assert strategy.history["refused"] == [{reason: 1}] * 2 and math.isfinite(float(row(result.arrays).norm()))
 
 
+@pytest.mark.parametrize(
+    ("client", "strategy", "change", "lost"),
+    [
+        (unchanged_client, flower.FedExP, junk, 1),
+        (unchanged_client, flower.FedExP, metric("more", [0.0] * 100_000), 0),
+        (lambda: fedstride_client(local_steps=2), flower.DeltaSGD, junk, 1),
+    ],
+    ids=["refused", "used", "train"],
+)
+def test_junk_in_a_reply_is_counted(client, strategy, change, lost):
+    def after_the_roll_call(content):
+        if "about" not in content:
+            change(content)
+
+    made = strategy(fraction_evaluate=0.0)
+    made.start(spoiled("train", after_the_roll_call, client), initial(), num_rounds=2)
+    assert made.history["lost"] == [lost] * 2
+    assert all(sent > 700_000 for sent in made.history["bytes_up"])
+
+
+def test_bytes_of_unchanged_clients_are_about_those_of_their_models():
+    strategy = flower.FedExP(fraction_evaluate=0.0)
+    strategy.start(Grid(unchanged_client()), initial(), num_rounds=2)
+    model = sum(len(array.data) for array in initial().values())
+    assert all(3 * model <= sent < 3 * model + 600 for sent in strategy.history["bytes_up"])
+
+
 def samples(content):
     if "about" in content:
         content["about"]["samples"] = 10**6

@@ -99,7 +99,8 @@ def rules_of(exchange: Exchange, loss: Loss, stats: Vec, limits: Mapping[str, fl
     """Return the rules for the uploads of an exchange; stats: the smallest valid statistics."""
     entropy = never_negative(inner(loss))
     least = -SLACK if exchange.plain and entropy else -math.inf
-    return Rules(limits, {"stats": stats, "loss": stats.new_tensor(least)}, known, entropy)
+    floors = {"stats": stats, **dict.fromkeys(("loss", "train_loss"), stats.new_tensor(least))}
+    return Rules(limits, floors, known, entropy)
 
 
 def message(upload: Upload, row: int, client: int, round: int) -> bytes:

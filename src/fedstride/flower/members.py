@@ -138,6 +138,7 @@ class Unchanged(Nodes):
     handed: list[Message] | None = None
     pauses: tuple[float, ...] = ()  # the order of the replies is not that of the messages
     lately: list[RecordDict] = field(default_factory=list)  # the last usable replies
+    received: int = 0  # bytes of all replies, unusable ones included
 
     @property
     def found(self) -> Found:
@@ -164,6 +165,7 @@ class Unchanged(Nodes):
         run, and sums must not depend on them.
         """
         came = _by_node(_exchanged(self, messages, seconds))
+        self.received += sum(records.size(reply.content) for reply in came.values() if reply.has_content())
         sent = self.layout.rows(tensors_of(self.relay.arrays, "arrays"))
         good: list[tuple[bytes, float, Tensor, Tensor, RecordDict, int]] = []
         bad: list[str] = []

@@ -160,8 +160,8 @@ class Session:
         with one_thread():
             self.state, row = complete_round(self.setup, self.state)
         self.clients.commit()
-        if self.plan.unchanged:
-            row |= dict.fromkeys(NOT_REPORTED)
+        if isinstance(nodes, Unchanged):
+            row |= {**dict.fromkeys(NOT_REPORTED), "bytes_up": nodes.received}
             self.state = replace(self.state, history=self.state.history.amended(row))
         self.shown = self._read_out()
         return self.shown

@@ -27,7 +27,7 @@ from fedstride.engine import Order, Reply
 from fedstride.engine.evaluation import test_columns
 from fedstride.training.attempt import Attempt, FailedAttempt, relative_error
 from fedstride.training.guard import finite
-from fedstride.training.history import Row
+from fedstride.training.history import MEDIAN_LOSS, Row
 from fedstride.training.limits import compared, limits_of
 from fedstride.training.personal import own_model, with_personal_entries
 from fedstride.training.setup import Setup
@@ -317,6 +317,8 @@ def history_row(
     if privacy is not None:
         row |= dict.fromkeys(RAW)
         row["epsilon"] = privacy.epsilon(setup.sampler, len(setup.task.clients), after.releases)
+    elif setup.stop is not None and setup.stop.metric == MEDIAN_LOSS:
+        row[MEDIAN_LOSS] = quartiles(metrics["train_loss"])[2]
     return row
 
 

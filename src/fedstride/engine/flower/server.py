@@ -30,6 +30,7 @@ from fedstride.engine.flower.secure import secure_of
 from fedstride.training import train as training
 from fedstride.training import validate
 from fedstride.training.guard import Guard
+from fedstride.training.history import MEDIAN_LOSS
 from fedstride.training.progress import line
 from fedstride.training.result import Run
 from fedstride.training.rounds import Event
@@ -117,6 +118,8 @@ def train(
     positive("settings", deadline=deadline)
     if "quorum" in own:
         given["guard"] = replace(given.get("guard") or Guard(), quorum=own["quorum"])
+    if (stop := given.get("stop")) is not None and stop.metric == "train_loss":  # a mean, which one node could move
+        given["stop"] = replace(stop, metric=MEDIAN_LOSS)
 
     def show(event: Event) -> None:
         if event.round:
