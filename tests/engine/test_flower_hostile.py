@@ -355,3 +355,44 @@ def test_a_misspelt_setting_is_refused(name, match):
 def test_invalid_values_of_these_settings_are_refused(bad):
     with pytest.raises(fs.InvalidInput):
         flower.train(PROJECT, a_grid(), settings(**bad))
+
+
+def one_hot(settings, given):
+    inputs, targets = load_data(settings, given)
+    return inputs, torch.nn.functional.one_hot(targets, 3).double()
+
+
+REGRESSION = flower.Project(make_model, "mse", one_hot)
+
+
+def loud(change) -> Grid:
+    """Node 102 lies about the mean squares of its gradients."""
+    grid = a_grid()
+    grid.app = flower.client_app(REGRESSION)
+    grid.spoil = lambda reply: (
+        rewrite("upload", "mean_squares", changed(change))(reply)
+        if reply.metadata.src_node_id == 102 and reply.metadata.message_type == "train.updates"
+        else reply
+    )
+    return grid
+
+
+def changed(change):
+    return lambda data: Array(change(records.tensor_of(data)).numpy()).data
+
+
+def one_tensor(squares):
+    squares[squares.argmin()] *= 1000
+    return squares
+
+
+@pytest.mark.parametrize("change", [lambda squares: 3000 * squares, one_tensor], ids=["all", "one tensor"])
+def test_false_mean_squares_of_gradients_do_not_stop_auto(change):
+    """The steps of all clients are divided by their root."""
+    given = settings(algorithm="auto", rounds=12, local_steps=3, batch_size="none")
+    honest = flower.train(REGRESSION, loud(lambda squares: squares), given)
+    with pytest.warns(fs.FedstrideWarning, match=r"client\(s\) 2 are more than 30 times those of the median client"):
+        run = flower.train(REGRESSION, loud(change), given)
+    assert run.history["lost"] == [0] * 12
+    gains = [one.history[0]["train_loss"] - one.history[-1]["train_loss"] for one in (honest, run)]
+    assert gains[1] > 0.8 * gains[0]

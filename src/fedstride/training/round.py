@@ -28,7 +28,7 @@ from fedstride.engine.evaluation import test_columns
 from fedstride.training.attempt import Attempt, FailedAttempt, relative_error
 from fedstride.training.guard import finite
 from fedstride.training.history import MEDIAN_LOSS, Row
-from fedstride.training.limits import compared, limits_of
+from fedstride.training.limits import bounded_fields, compared, limits_of, typical_squares
 from fedstride.training.personal import own_model, with_personal_entries
 from fedstride.training.setup import Setup
 from fedstride.training.state import TrainingState, read_out
@@ -96,6 +96,7 @@ def advance(setup: Setup, state: TrainingState, attempt: Attempt | None = None) 
         average=average_iterates(setup, state, x),
         usual=usual,
         medians=medians,
+        squares=typical_squares(state, updates.reply),
         outliers=state.outliers + ("too long" in attempt.refused),
         releases=state.releases + attempt.releases,
         unbilled=0,
@@ -186,7 +187,7 @@ def aggregate(setup: Setup, state: TrainingState, updates: Exchanged) -> tuple[M
 
     The statistics include the frozen weights that an aggregation rule changes.
     """
-    fields, rule = dict(updates.reply.fields), setup.algorithm.aggregate
+    fields, rule = bounded_fields(setup, state, updates.cohort, updates.reply), setup.algorithm.aggregate
     stats = fields.pop("stats", state.stats)
     if declared(rule, "changes_frozen"):
         stats = rule.corrected(stats, fields)  # type: ignore[union-attr]
