@@ -122,6 +122,60 @@ def test_an_unneeded_node_cannot_stop_the_roll_call(case):
     assert len(run.history) == 3
 
 
+def calling(case: str, node: int) -> Grid:
+    """A node that the run needs answers the roll call with rubbish."""
+    grid, change = a_grid(), {**CALL, **OTHER}[case]
+    grid.spoil = lambda reply: (
+        change(reply) if reply.metadata.src_node_id == node and reply.metadata.message_type == "query.about" else reply
+    )
+    return grid
+
+
+OTHER = {
+    "other samples": rewrite("about", "kind of samples", "([5] float64, [] int64)"),
+    "other buffers": rewrite("about", "found", lambda text: json.dumps({**json.loads(text), "moving": ["x"]})),
+    "a problem": junk("problem", ConfigRecord({"kind": "X", "text": "no data", "client": 0})),
+}
+NEEDED = [case for case in (*CALL, *OTHER) if case != "another client's number"]
+
+
+@pytest.mark.parametrize("case", NEEDED)
+@pytest.mark.parametrize("quorum", [{"quorum": 0.5}, {"guard": "quorum=3"}], ids=["share", "guard"])
+def test_a_needed_node_cannot_stop_the_roll_call_of_a_run_with_a_quorum(case, quorum):
+    """It is client 0, to whose answer the others' could be compared."""
+    with pytest.warns(fs.FedstrideWarning, match=r"the run starts without client\(s\) 0"):
+        run = flower.train(PROJECT, calling(case, 100), settings(deadline=1, **quorum))
+    assert run.history["participants"] == [3] * 3 and run.history["lost"] == [1] * 3
+
+
+@pytest.mark.parametrize("case", NEEDED)
+def test_without_a_quorum_a_run_needs_all_clients_and_names_the_node(case):
+    with pytest.raises(fs.InvalidInput, match=r"node 100.*To start without such clients, set quorum"):
+        flower.train(PROJECT, calling(case, 100), settings(deadline=1))
+
+
+def test_a_quorum_that_is_not_met_is_an_error_that_names_the_node():
+    with pytest.raises(fs.InvalidInput, match=r"node 102: .* 3 of 4 clients have a usable node; expected at least 4"):
+        flower.train(PROJECT, calling("deep JSON", 102), settings(quorum=0.9))
+
+
+def test_a_run_with_a_quorum_starts_without_a_node_that_does_not_come():
+    grid = a_grid()
+    grid.online.remove(102)
+    with pytest.warns(fs.FedstrideWarning, match=r"the run starts without client\(s\) 2"):
+        run = flower.train(PROJECT, grid, settings(deadline=0.5, quorum=0.5))
+    assert run.history["lost"] == [1] * 3
+
+
+def test_a_run_that_started_without_a_client_resumes_without_it():
+    """Its number of samples was unknown, so it cannot be added."""
+    given = settings(quorum=0.5, out="run", weights="samples", algorithm="scaffold")
+    with pytest.warns(fs.FedstrideWarning, match="starts without"):
+        flower.train(PROJECT, calling("deep JSON", 102), given)
+    run = flower.train(PROJECT, a_grid(), {**given, "rounds": 4})
+    assert run.history["lost"] == [1] * 4
+
+
 @pytest.mark.slow
 def test_a_number_stays_with_the_first_node():
     grid = a_grid()

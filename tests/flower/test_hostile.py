@@ -152,7 +152,42 @@ def steps(content):
         content["identity"]["steps"] = "9" * 5000
 
 
-def test_a_false_number_of_steps_is_refused():
+def unreadable(content):
+    if "about" in content:
+        content["about"]["found"] = "[" * 100_000
+
+
+def unnumbered(content):
+    if "about" in content:
+        content["about"]["client"] = "none"
+
+
+def other_model(content):
+    if "identity" in content:
+        content["identity"]["parameters"] = "[]"
+
+
+@pytest.mark.parametrize("change", [steps, unreadable, unnumbered, other_model])
+def test_a_false_description_costs_one_client(change):
+    """Client 0 may be the first to describe itself."""
+    grid = spoiled("train", change, lambda: fedstride_client(local_steps=2))
+    strategy = flower.DeltaSGD(fraction_evaluate=0.0)
+    with pytest.warns(fs.FedstrideWarning, match=r"the run starts without client\(s\) 0"):
+        result = strategy.start(grid, initial(), num_rounds=2, timeout=60)
+    assert strategy.history["lost"] == [1, 1] and math.isfinite(float(row(result.arrays).norm()))
+
+
+def test_without_enough_usable_nodes_a_strategy_does_not_start():
     grid = spoiled("train", steps, lambda: fedstride_client(local_steps=2))
-    with pytest.raises(fs.InvalidInput, match="client 0 says that it takes 9999"):
-        flower.DeltaSGD().start(grid, initial(), num_rounds=1)
+    with pytest.raises(fs.InvalidInput, match=r"client 0 says that it takes 9999.*2 of 3 .* expected at least 3"):
+        flower.DeltaSGD(min_available_nodes=3).start(grid, initial(), num_rounds=1)
+
+
+def test_a_strategy_that_started_without_a_client_resumes_without_it(tmp_path):
+    made = {"fraction_evaluate": 0.0, "checkpoint": tmp_path / "saved"}
+    grid = spoiled("train", unreadable, lambda: fedstride_client(local_steps=2))
+    with pytest.warns(fs.FedstrideWarning, match="starts without"):
+        flower.DeltaSGD(**made).start(grid, initial(), num_rounds=2)
+    strategy = flower.DeltaSGD(**made)
+    strategy.start(Grid(fedstride_client(local_steps=2)), initial(), num_rounds=3)
+    assert strategy.history["lost"] == [1, 1, 1]

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from types import FrameType
 from typing import Any
@@ -22,7 +23,7 @@ from fedstride.app.progress import HANGUP, SIGNALS
 from fedstride.app.supernode.retry import retry_soon
 from fedstride.core.errors import FedstrideError, InvalidInput, positive, tell
 from fedstride.data.federation import elsewhere
-from fedstride.engine.flower.clients import Flower
+from fedstride.engine.flower.clients import Flower, left_out
 from fedstride.engine.flower.nodes import Nodes, log
 from fedstride.engine.flower.operators import watched
 from fedstride.engine.flower.project import Project, arguments, identity
@@ -161,11 +162,13 @@ def gathered(
         raise InvalidInput(f"bound={bound!r} is invalid: expected true or false.")
     nodes = Nodes(grid, _text(settings), clients, lambda moving: identity(model, moving), bound)
     nodes.refused = refused or nodes.refused
-    nodes.gather(settings.get("deadline", DEADLINE))
-    log.info("%d clients are here, with %d samples", nodes.clients, sum(nodes.sizes))
-    for client, size in enumerate(nodes.sizes):
+    given, out = arguments(settings), settings.get("out") or NOTHING
+    nodes.left_out = set() if out == NOTHING else left_out(Path(out), clients)
+    nodes.gather(settings.get("deadline", DEADLINE), least_of(settings, given, clients))
+    here = {client: nodes.abouts[client].samples for client in sorted(nodes.at)}
+    log.info("%d clients are here, with %d samples", len(here), sum(here.values()))
+    for client, size in here.items():
         log.info("%s: node %d, %d samples", nodes.label(client), nodes.at[client], size)
-    given = arguments(settings)
     trusts = {
         'weights="samples"': given["weights"] in ("samples", "sample"),
         "normalise=true": bool(given["normalise"]),
@@ -181,6 +184,14 @@ def gathered(
             "each node loads its data."
         )
     return nodes
+
+
+def least_of(settings: Mapping[str, Any], given: Mapping[str, Any], clients: int) -> int | None:
+    """Return the number of clients that a run may start with; None, all of them, unless a quorum is set."""
+    if "quorum" in settings:
+        return replace(Guard(), quorum=settings["quorum"]).least(clients)
+    own = "quorum" in str(settings.get("guard"))
+    return given["guard"].least(clients) if own else None
 
 
 def look_at_counts(sizes: Sequence[float], label: Callable[[int], str], use: str) -> None:
