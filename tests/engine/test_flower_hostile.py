@@ -372,6 +372,24 @@ def test_the_others_do_not_believe_what_one_node_found_out_about_the_model(lie):
     assert run.history["lost"] == honest.history["lost"]
 
 
+def test_weights_and_steps_of_the_operator_need_no_counts_of_the_nodes():
+    given = settings(algorithm="fednova", weights="[6, 9, 5, 8]", local_steps="[2, 3, 2, 3]")
+    assert arguments(given)["weights"] == [6.0, 9.0, 5.0, 8.0] and arguments(given)["local_steps"] == [2, 3, 2, 3]
+    grid, lie = a_grid(), rewrite("about", "samples", 10**6)
+    grid.spoil = lambda reply: lie(reply) if reply.metadata.src_node_id == 102 and "about" in reply.content else reply
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", fs.FedstrideWarning)
+        run = flower.train(PROJECT, grid, given)
+    honest = flower.train(PROJECT, a_grid(), given)
+    torch.testing.assert_close(run.x, honest.x, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("weights", ["[1, 2]", "[1, 2, 3, x]", "[[1], 2, 3, 4]", "[", "[1, 2, 3, -4]"])
+def test_invalid_lists_are_refused(weights):
+    with pytest.raises(fs.InvalidInput, match="weights"):
+        flower.train(PROJECT, a_grid(), settings(weights=weights))
+
+
 def test_guard_privacy_and_robust_means_are_settings():
     given = settings(guard="norm=7.5, quorum=0.9", privacy="noise=0.5, clip=0.1", stop="none")
     found = arguments(given)
