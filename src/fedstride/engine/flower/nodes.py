@@ -149,9 +149,11 @@ class Nodes:
 
     def _odd(self) -> list[int]:
         """Leave out clients whose samples or model differ from those of most, and return them."""
+        if not self.abouts:
+            return []
         counts = Counter(map(_kind, self.abouts.values()))
-        usual = max(self.abouts.values(), key=lambda about: (counts[_kind(about)], -about.client), default=None)
-        odd = [about for about in self.abouts.values() if usual is not None and _kind(about) != _kind(usual)]
+        usual = max(self.abouts.values(), key=lambda about: (counts[_kind(about)], -about.client))
+        odd = [about for about in self.abouts.values() if _kind(about) != _kind(usual)]
         for about in odd:
             node = self.at.pop(about.client)
             self._leave_out(node, about.client, _difference(about, node, usual), log.warning)

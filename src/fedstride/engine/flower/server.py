@@ -38,7 +38,7 @@ from fedstride.training.rounds import Event
 
 HEAVY = 100  # times the median: a client with more samples than this, or than half of all, is named
 INSTEAD = {  # by use of the counts of samples: what does not depend on them
-    'weights="samples"': 'use weights="uniform", or a robust mean such as fs.TrimmedMean, which ignores weights',
+    'weights="samples"': 'use weights="uniform", also with a robust mean such as fs.TrimmedMean',
     "normalise=true": "scale the inputs where each node loads its data",
     "steps in epochs": "use local_steps, or an algorithm that does not multiply by the number of steps, as FedNova does",
 }
