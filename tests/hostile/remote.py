@@ -120,10 +120,10 @@ def smallest(lengths: float) -> Callable[[Tensor], Tensor]:
     return change
 
 
-def loss(of_round: Callable[[int], float]) -> Change:
+def loss(of_round: Callable[[int], float], name: str = "metrics.train_loss") -> Change:
     def apply(reply: Message, round: int) -> None:
         if round >= 0:
-            reply.content["upload"]["metrics.train_loss"] = of_round(round)
+            reply.content["upload"][name] = of_round(round)
 
     return apply
 
@@ -150,6 +150,7 @@ ATTACKS = [
         for given in (MSE, DEEP)
         for f in (1, 80)
     ),
+    *(Remote(f"loss {v:g}", loss(lambda t, v=v: v, "fields.loss"), MSE) for v in (-5.0, -1e3, 900.0)),
     Remote("training loss grows tenfold in each round", loss(lambda t: 10.0 ** (t + 1)), STOP),
     Remote("training loss 0, then 1e4", loss(lambda t: 0.0 if t == 0 else 1e4), STOP),
     Remote("training loss -1e4, then 1", loss(lambda t: -1e4 if t == 0 else 1.0), STOP),

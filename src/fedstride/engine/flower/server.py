@@ -104,9 +104,10 @@ def train(
         grid: Flower's connection to the nodes.
         settings: arguments of fs.train(), `guard` and `stop` as texts such as "norm=10, spread=50"; `privacy` likewise;
             `clients`, the number of nodes; `out`, a folder; `deadline`, the seconds that an exchange may take; `quorum` of
-            fs.Guard; `secure`, the largest norm of an update in a secure sum; `bound`, whether a client's number belongs to the
-            first node, and its key, for the whole run; `monitor`, the port of fs.loggers.Prometheus, or "ADDRESS:PORT"; `audit`,
-            whether fs.loggers.Audit writes a log to `out`; and whatever the project's functions read.
+            fs.Guard, with which a run also starts without clients that have no usable node; `secure`, the largest norm of an
+            update in a secure sum; `bound`, whether a client's number belongs to the first node, and its key, for the whole
+            run; `monitor`, the port of fs.loggers.Prometheus, or "ADDRESS:PORT"; `audit`, whether fs.loggers.Audit writes a
+            log to `out`; and whatever the project's functions read. Lists are texts such as weights="[120, 75, 90]".
         callbacks: as in fs.train().
         nodes: the nodes, if an earlier run with the same model and data has gathered them.
 
