@@ -84,12 +84,12 @@ def compared(setup: Setup, state: TrainingState, kind: str, reply: Reply, attemp
     return replace(attempt, norms={**attempt.norms, kind: rms}, medians={**attempt.medians, **medians})
 
 
-def typical_squares(state: TrainingState, reply: Reply) -> Vec | None:
+def typical_squares(setup: Setup, state: TrainingState, reply: Reply) -> Vec | None:
     """Return the mean square of each tensor's gradient at the median client, or at that of an earlier round if it was larger.
 
-    Earlier rounds count less and less. None if no cohort has sent mean squares yet.
+    Earlier rounds count less and less. None if no cohort of remote clients has sent mean squares yet.
     """
-    squares = _squares(reply)
+    squares = _squares(setup, reply)
     if squares is None or len(squares) < MAJORITY:
         return state.squares
     found = squares.median(0).values.to(state.x)
@@ -102,9 +102,8 @@ def bounded_fields(setup: Setup, state: TrainingState, cohort: Sequence[tuple[in
     The steps of `auto` are divided by their root, so one client could stop all others with false ones. True ones may be
     large too, so the client is not left out: they count as LOUD times those of the median client.
     """
-    fields, squares, typical = dict(reply.fields), _squares(reply), typical_squares(state, reply)
-    remote = getattr(setup.task.clients, "found", None) is not None and setup.guard.spread < math.inf
-    if squares is None or typical is None or not remote:
+    fields, squares, typical = dict(reply.fields), _squares(setup, reply), typical_squares(setup, state, reply)
+    if squares is None or typical is None or setup.guard.spread == math.inf:
         return fields
     typical = typical.to(squares)
     limit = torch.where(typical > 0, LOUD * typical, math.inf)
@@ -121,8 +120,10 @@ def bounded_fields(setup: Setup, state: TrainingState, cohort: Sequence[tuple[in
     return fields
 
 
-def _squares(reply: Reply) -> Tensor | None:
-    """Return the mean squares of the clients' gradients, one row per client and one column per tensor."""
+def _squares(setup: Setup, reply: Reply) -> Tensor | None:
+    """Return the mean squares of remote clients' gradients, one row per client and one column per tensor."""
+    if getattr(setup.task.clients, "found", None) is None:
+        return None
     columns = [v for name, v in reply.metrics.items() if name.startswith(SQUARES_OF)]
     return torch.stack(columns, 1) if columns and "mean_squares" in reply.fields else None
 
