@@ -20,6 +20,7 @@ from fedstride.engine import flower
 from fedstride.engine.flower import node, records
 from fedstride.engine.flower.clients import FlowerClients
 from fedstride.engine.flower.project import arguments
+from tests.engine.grid import Grid
 from tests.engine.test_flower import (
     PROJECT,
     a_grid,
@@ -121,6 +122,60 @@ def test_an_unneeded_node_cannot_stop_the_roll_call(case):
     assert len(run.history) == 3
 
 
+def calling(case: str, node: int) -> Grid:
+    """A node that the run needs answers the roll call with rubbish."""
+    grid, change = a_grid(), {**CALL, **OTHER}[case]
+    grid.spoil = lambda reply: (
+        change(reply) if reply.metadata.src_node_id == node and reply.metadata.message_type == "query.about" else reply
+    )
+    return grid
+
+
+OTHER = {
+    "other samples": rewrite("about", "kind of samples", "([5] float64, [] int64)"),
+    "other buffers": rewrite("about", "found", lambda text: json.dumps({**json.loads(text), "moving": ["x"]})),
+    "a problem": junk("problem", ConfigRecord({"kind": "X", "text": "no data", "client": 0})),
+}
+NEEDED = [case for case in (*CALL, *OTHER) if case != "another client's number"]
+
+
+@pytest.mark.parametrize("case", NEEDED)
+@pytest.mark.parametrize("quorum", [{"quorum": 0.5}, {"guard": "quorum=3"}], ids=["share", "guard"])
+def test_a_needed_node_cannot_stop_the_roll_call_of_a_run_with_a_quorum(case, quorum):
+    """It is client 0, to whose answer the others' could be compared."""
+    with pytest.warns(fs.FedstrideWarning, match=r"the run starts without client\(s\) 0"):
+        run = flower.train(PROJECT, calling(case, 100), settings(deadline=1, **quorum))
+    assert run.history["participants"] == [3] * 3 and run.history["lost"] == [1] * 3
+
+
+@pytest.mark.parametrize("case", NEEDED)
+def test_without_a_quorum_a_run_needs_all_clients_and_names_the_node(case):
+    with pytest.raises(fs.InvalidInput, match=r"node 100.*To start without such clients, set quorum"):
+        flower.train(PROJECT, calling(case, 100), settings(deadline=1))
+
+
+def test_a_quorum_that_is_not_met_is_an_error_that_names_the_node():
+    with pytest.raises(fs.InvalidInput, match=r"node 102: .* 3 of 4 clients have a usable node; expected at least 4"):
+        flower.train(PROJECT, calling("deep JSON", 102), settings(quorum=0.9))
+
+
+def test_a_run_with_a_quorum_starts_without_a_node_that_does_not_come():
+    grid = a_grid()
+    grid.online.remove(102)
+    with pytest.warns(fs.FedstrideWarning, match=r"the run starts without client\(s\) 2"):
+        run = flower.train(PROJECT, grid, settings(deadline=0.5, quorum=0.5))
+    assert run.history["lost"] == [1] * 3
+
+
+def test_a_run_that_started_without_a_client_resumes_without_it():
+    """Its number of samples was unknown, so it cannot be added."""
+    given = settings(quorum=0.5, out="run", weights="samples", algorithm="scaffold")
+    with pytest.warns(fs.FedstrideWarning, match="starts without"):
+        flower.train(PROJECT, calling("deep JSON", 102), given)
+    run = flower.train(PROJECT, a_grid(), {**given, "rounds": 4})
+    assert run.history["lost"] == [1] * 4
+
+
 @pytest.mark.slow
 def test_a_number_stays_with_the_first_node():
     grid = a_grid()
@@ -161,6 +216,35 @@ def test_nodes_of_a_checkpoint_of_somebody_else(nodes):
     texts = {"token": "t", "names": "[{}]", "nodes": nodes}
     with pytest.raises(fs.Corrupt, match="checkpoint: it does not contain"):
         clients.restore({name: torch.frombuffer(bytearray(v.encode()), dtype=torch.uint8) for name, v in texts.items()})
+
+
+LOSSES = {  # by round, from 0: what a node says about its training loss
+    "grows": lambda t: 10.0 ** (t + 1),
+    "is lowest at the start": lambda t: -1e4 if t == 0 else 1e4,
+}
+
+
+def losing(kind: str) -> Grid:
+    """Node 102 lies about its training loss."""
+    grid = a_grid()
+
+    def spoil(reply):
+        if reply.metadata.src_node_id == 102 and reply.metadata.message_type == "train.updates":
+            reply.content["upload"]["metrics.train_loss"] = LOSSES[kind](int(reply.metadata.group_id))
+        return reply
+
+    grid.spoil = spoil
+    return grid
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_false_training_loss_does_not_end_a_run(kind):
+    given = settings(rounds=8, stop="metric=train_loss, patience=2", batch_size="none", local_steps=1)
+    honest = flower.train(PROJECT, a_grid(), given)
+    assert (honest.ended, honest.best.round) == ("finished", 8)
+    run = flower.train(PROJECT, losing(kind), given)
+    assert (run.ended, run.best.round) == ("finished", 8)
+    assert run.history["lost"] == [int(kind == "is lowest at the start"), *[0] * 7]  # a cross entropy is not negative
 
 
 PATIENT = "Erika Mustermann"
@@ -288,6 +372,24 @@ def test_the_others_do_not_believe_what_one_node_found_out_about_the_model(lie):
     assert run.history["lost"] == honest.history["lost"]
 
 
+def test_weights_and_steps_of_the_operator_need_no_counts_of_the_nodes():
+    given = settings(algorithm="fednova", weights="[6, 9, 5, 8]", local_steps="[2, 3, 2, 3]")
+    assert arguments(given)["weights"] == [6.0, 9.0, 5.0, 8.0] and arguments(given)["local_steps"] == [2, 3, 2, 3]
+    grid, lie = a_grid(), rewrite("about", "samples", 10**6)
+    grid.spoil = lambda reply: lie(reply) if reply.metadata.src_node_id == 102 and "about" in reply.content else reply
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", fs.FedstrideWarning)
+        run = flower.train(PROJECT, grid, given)
+    honest = flower.train(PROJECT, a_grid(), given)
+    torch.testing.assert_close(run.x, honest.x, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("weights", ["[1, 2]", "[1, 2, 3, x]", "[[1], 2, 3, 4]", "[", "[1, 2, 3, -4]"])
+def test_invalid_lists_are_refused(weights):
+    with pytest.raises(fs.InvalidInput, match="weights"):
+        flower.train(PROJECT, a_grid(), settings(weights=weights))
+
+
 def test_guard_privacy_and_robust_means_are_settings():
     given = settings(guard="norm=7.5, quorum=0.9", privacy="noise=0.5, clip=0.1", stop="none")
     found = arguments(given)
@@ -325,3 +427,44 @@ def test_a_misspelt_setting_is_refused(name, match):
 def test_invalid_values_of_these_settings_are_refused(bad):
     with pytest.raises(fs.InvalidInput):
         flower.train(PROJECT, a_grid(), settings(**bad))
+
+
+def one_hot(settings, given):
+    inputs, targets = load_data(settings, given)
+    return inputs, torch.nn.functional.one_hot(targets, 3).double()
+
+
+REGRESSION = flower.Project(make_model, "mse", one_hot)
+
+
+def loud(change) -> Grid:
+    """Node 102 lies about the mean squares of its gradients."""
+    grid = a_grid()
+    grid.app = flower.client_app(REGRESSION)
+    grid.spoil = lambda reply: (
+        rewrite("upload", "mean_squares", changed(change))(reply)
+        if reply.metadata.src_node_id == 102 and reply.metadata.message_type == "train.updates"
+        else reply
+    )
+    return grid
+
+
+def changed(change):
+    return lambda data: Array(change(records.tensor_of(data)).numpy()).data
+
+
+def one_tensor(squares):
+    squares[squares.argmin()] *= 1000
+    return squares
+
+
+@pytest.mark.parametrize("change", [lambda squares: 3000 * squares, one_tensor], ids=["all", "one tensor"])
+def test_false_mean_squares_of_gradients_do_not_stop_auto(change):
+    """The steps of all clients are divided by their root."""
+    given = settings(algorithm="auto", rounds=12, local_steps=3, batch_size="none")
+    honest = flower.train(REGRESSION, loud(lambda squares: squares), given)
+    with pytest.warns(fs.FedstrideWarning, match=r"client\(s\) 2 are more than 30 times those of the median client"):
+        run = flower.train(REGRESSION, loud(change), given)
+    assert run.history["lost"] == [0] * 12
+    gains = [one.history[0]["train_loss"] - one.history[-1]["train_loss"] for one in (honest, run)]
+    assert gains[1] > 0.8 * gains[0]

@@ -102,6 +102,33 @@ def test_a_reply_that_is_not_a_model_is_left_out(change, reason):
     assert strategy.history["refused"] == [{reason: 1}] * 2 and math.isfinite(float(row(result.arrays).norm()))
 
 
+@pytest.mark.parametrize(
+    ("client", "strategy", "change", "lost"),
+    [
+        (unchanged_client, flower.FedExP, junk, 1),
+        (unchanged_client, flower.FedExP, metric("more", [0.0] * 100_000), 0),
+        (lambda: fedstride_client(local_steps=2), flower.DeltaSGD, junk, 1),
+    ],
+    ids=["refused", "used", "train"],
+)
+def test_junk_in_a_reply_is_counted(client, strategy, change, lost):
+    def after_the_roll_call(content):
+        if "about" not in content:
+            change(content)
+
+    made = strategy(fraction_evaluate=0.0)
+    made.start(spoiled("train", after_the_roll_call, client), initial(), num_rounds=2)
+    assert made.history["lost"] == [lost] * 2
+    assert all(sent > 700_000 for sent in made.history["bytes_up"])
+
+
+def test_bytes_of_unchanged_clients_are_about_those_of_their_models():
+    strategy = flower.FedExP(fraction_evaluate=0.0)
+    strategy.start(Grid(unchanged_client()), initial(), num_rounds=2)
+    model = sum(len(array.data) for array in initial().values())
+    assert all(3 * model <= sent < 3 * model + 600 for sent in strategy.history["bytes_up"])
+
+
 def samples(content):
     if "about" in content:
         content["about"]["samples"] = 10**6
@@ -125,7 +152,42 @@ def steps(content):
         content["identity"]["steps"] = "9" * 5000
 
 
-def test_a_false_number_of_steps_is_refused():
+def unreadable(content):
+    if "about" in content:
+        content["about"]["found"] = "[" * 100_000
+
+
+def unnumbered(content):
+    if "about" in content:
+        content["about"]["client"] = "none"
+
+
+def other_model(content):
+    if "identity" in content:
+        content["identity"]["parameters"] = "[]"
+
+
+@pytest.mark.parametrize("change", [steps, unreadable, unnumbered, other_model])
+def test_a_false_description_costs_one_client(change):
+    """Client 0 may be the first to describe itself."""
+    grid = spoiled("train", change, lambda: fedstride_client(local_steps=2))
+    strategy = flower.DeltaSGD(fraction_evaluate=0.0)
+    with pytest.warns(fs.FedstrideWarning, match=r"the run starts without client\(s\) 0"):
+        result = strategy.start(grid, initial(), num_rounds=2, timeout=60)
+    assert strategy.history["lost"] == [1, 1] and math.isfinite(float(row(result.arrays).norm()))
+
+
+def test_without_enough_usable_nodes_a_strategy_does_not_start():
     grid = spoiled("train", steps, lambda: fedstride_client(local_steps=2))
-    with pytest.raises(fs.InvalidInput, match="client 0 says that it takes 9999"):
-        flower.DeltaSGD().start(grid, initial(), num_rounds=1)
+    with pytest.raises(fs.InvalidInput, match=r"client 0 says that it takes 9999.*2 of 3 .* expected at least 3"):
+        flower.DeltaSGD(min_available_nodes=3).start(grid, initial(), num_rounds=1)
+
+
+def test_a_strategy_that_started_without_a_client_resumes_without_it(tmp_path):
+    made = {"fraction_evaluate": 0.0, "checkpoint": tmp_path / "saved"}
+    grid = spoiled("train", unreadable, lambda: fedstride_client(local_steps=2))
+    with pytest.warns(fs.FedstrideWarning, match="starts without"):
+        flower.DeltaSGD(**made).start(grid, initial(), num_rounds=2)
+    strategy = flower.DeltaSGD(**made)
+    strategy.start(Grid(fedstride_client(local_steps=2)), initial(), num_rounds=3)
+    assert strategy.history["lost"] == [1, 1, 1]

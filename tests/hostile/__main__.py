@@ -9,10 +9,10 @@ import sys
 import warnings
 from pathlib import Path
 
-from tests.hostile import files, nodes, uploads
+from tests.hostile import files, nodes, remote, uploads
 from tests.hostile.page import page
 
-KINDS = {"node": nodes.ATTACKS, "file": files.ATTACKS, "upload": uploads.ATTACKS}
+KINDS = {"node": nodes.ATTACKS, "remote": remote.ATTACKS, "file": files.ATTACKS, "upload": uploads.ATTACKS}
 
 
 def main() -> int:

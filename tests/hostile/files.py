@@ -124,6 +124,7 @@ LATER = {
     "model of another size": {"x": torch.zeros(10**6, dtype=torch.float64)},
     "round counter below zero": {"releases": "many"},
     "medians that are a text": {"medians": "x"},
+    "mean squares of gradients of another size": {"squares": torch.zeros(99, dtype=torch.float64)},
 }
 ATTACKS = [
     *(File(f"model.safetensors: {k}", replaced("model.safetensors", v), fs.load) for k, v in CONTENTS.items()),

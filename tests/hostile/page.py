@@ -6,6 +6,7 @@ from typing import Any
 
 TITLES = {
     "upload": "Uploads of one client of six",
+    "remote": "Declarations of one node of six",
     "node": "Nodes of a Flower federation",
     "file": "Files of strangers",
 }

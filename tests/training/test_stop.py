@@ -14,6 +14,8 @@ from torch import nn
 import fedstride as fs
 from fedstride import InvalidInput
 from fedstride.training.stop import interrupts_raise
+from tests.hostile.engine import Hostile
+from tests.problems import classification, learn
 
 torch.manual_seed(0)
 CLIENTS = [(torch.randn(30, 4), torch.randint(0, 3, (30,))) for _ in range(4)]
@@ -264,3 +266,18 @@ def test_progress_is_shown_when_asked_for(capsys):
     train(2, progress=False)
     train(2)
     assert "".join(capsys.readouterr()) == ""
+
+
+def test_the_median_of_the_training_losses_is_a_metric():
+    """One client that lies about its loss ends a run that stops by the mean, and not one that stops by the median."""
+    six, honest = classification((6, 9, 5, 8, 7, 6)), {"rounds": 6, "local_steps": 3}
+
+    def change(row, round):
+        row["train_loss"] = torch.full_like(row["train_loss"], 10.0 ** (round + 1))
+
+    for metric, rounds in (("train_loss", 3), ("median_train_loss", 6)):
+        stop = fs.EarlyStopping(metric, patience=2)
+        assert len(learn(clients=six, stop=stop, engine=Hostile(change), **honest).history) == rounds
+    losses = learn(clients=six, stop=stop, **honest).history
+    assert all(0.5 * row["train_loss"] < row["median_train_loss"] < 2 * row["train_loss"] for row in losses)
+    assert "median_train_loss" not in learn(clients=six, **honest).history[0]

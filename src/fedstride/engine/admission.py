@@ -18,6 +18,7 @@ from fedstride.core.rows import State, Vec, norm, sq
 
 OWN_FAULT = ("not finite", "too long", "out of range")  # reasons for which the same client would fail again
 LENGTH = "length of "  # prefix of the metrics that hold the norms of fields
+SQUARES_OF = "mean squares of tensor "  # prefix of the metrics that hold the mean squares of gradients
 RANGES = {  # of fields and metrics; all others are any finite numbers, and limited in length by the cohort's median
     "square": (0.0, math.inf),
     "mean_squares": (0.0, math.inf),
@@ -99,7 +100,8 @@ def rules_of(exchange: Exchange, loss: Loss, stats: Vec, limits: Mapping[str, fl
     """Return the rules for the uploads of an exchange; stats: the smallest valid statistics."""
     entropy = never_negative(inner(loss))
     least = -SLACK if exchange.plain and entropy else -math.inf
-    return Rules(limits, {"stats": stats, "loss": stats.new_tensor(least)}, known, entropy)
+    floors = {"stats": stats, **dict.fromkeys(("loss", "train_loss"), stats.new_tensor(least))}
+    return Rules(limits, floors, known, entropy)
 
 
 def message(upload: Upload, row: int, client: int, round: int) -> bytes:
@@ -183,6 +185,8 @@ def _unsound(fields: State, metrics: State, rules: Rules) -> dict[int, str]:
         size = norm(v) if name != MOMENTS else norm(v[:, 1:]) / v[:, :1]
         root = name in SQUARES and not (rules.alike and name == "mean_squares")
         lengths[name] = metrics[LENGTH + name] = size.sqrt() if root else size
+        if name == "mean_squares":
+            metrics |= {f"{SQUARES_OF}{j}": v[:, j : j + 1] for j in range(v.shape[1])}
     long = [lengths[name][:, 0] > limit for name, limit in rules.limits.items() if name in lengths and limit < math.inf]
     beyond = torch.stack(long).any(0).tolist() if long else []
     return {row: "too long" for row, far in enumerate(beyond) if far} | found

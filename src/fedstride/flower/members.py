@@ -20,6 +20,7 @@ from fedstride.core.errors import InvalidInput
 from fedstride.core.rows import sq
 from fedstride.data.federation import Found
 from fedstride.engine.flower import records
+from fedstride.engine.flower.about import About
 from fedstride.engine.flower.nodes import REASONS, Nodes, log
 from fedstride.engine.flower.replies import Replies
 from fedstride.engine.flower.server import look_at_counts
@@ -104,7 +105,8 @@ class Members(Nodes):
     @property
     def steps(self) -> list[int]:
         """Local steps of each client in a round."""
-        return [_whole(self.abouts[client].identity.get("steps"), client) for client in range(self.clients)]
+        known = {client: _whole(about.identity.get("steps"), client) for client, about in self.abouts.items()}
+        return [known.get(client, 1) for client in range(self.clients)]  # those that are left out take none
 
     @property
     def batch_size(self) -> int | None:
@@ -112,6 +114,17 @@ class Members(Nodes):
         sizes = {about.identity.get("batch size") for about in self.abouts.values()}
         (only, *others) = sizes
         return None if others or only in (None, "None") else _whole(only, 0)
+
+    def _nobody_else(self, missing: Sequence[int]) -> bool:
+        """Whether all nodes that were connected have answered."""
+        return len(self.at) + len(self.useless) + len(self.rivals) >= self.clients
+
+    def _unfit(self, about: About, node: int) -> str | None:
+        try:
+            _whole(about.identity.get("steps"), about.client)
+        except InvalidInput as error:
+            return str(error)
+        return super()._unfit(about, node)
 
     def messages(self, messages: Sequence[Message]) -> list[Message]:
         """Return the messages as they are sent."""
@@ -138,6 +151,7 @@ class Unchanged(Nodes):
     handed: list[Message] | None = None
     pauses: tuple[float, ...] = ()  # the order of the replies is not that of the messages
     lately: list[RecordDict] = field(default_factory=list)  # the last usable replies
+    received: int = 0  # bytes of all replies, unusable ones included
 
     @property
     def found(self) -> Found:
@@ -164,6 +178,7 @@ class Unchanged(Nodes):
         run, and sums must not depend on them.
         """
         came = _by_node(_exchanged(self, messages, seconds))
+        self.received += sum(records.size(reply.content) for reply in came.values() if reply.has_content())
         sent = self.layout.rows(tensors_of(self.relay.arrays, "arrays"))
         good: list[tuple[bytes, float, Tensor, Tensor, RecordDict, int]] = []
         bad: list[str] = []

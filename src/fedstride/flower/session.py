@@ -22,7 +22,7 @@ from fedstride.client.exchange import exchanges
 from fedstride.client.local import LocalOptions
 from fedstride.core.errors import InvalidInput
 from fedstride.data.federation import elsewhere
-from fedstride.engine.flower.clients import Flower, FlowerClients
+from fedstride.engine.flower.clients import Flower, FlowerClients, left_out
 from fedstride.engine.flower.nodes import WAIT, log
 from fedstride.engine.flower.server import look_at_counts
 from fedstride.engine.local import one_thread
@@ -160,8 +160,8 @@ class Session:
         with one_thread():
             self.state, row = complete_round(self.setup, self.state)
         self.clients.commit()
-        if self.plan.unchanged:
-            row |= dict.fromkeys(NOT_REPORTED)
+        if isinstance(nodes, Unchanged):
+            row |= {**dict.fromkeys(NOT_REPORTED), "bytes_up": nodes.received}
             self.state = replace(self.state, history=self.state.history.amended(row))
         self.shown = self._read_out()
         return self.shown
@@ -190,16 +190,12 @@ class Session:
             {"algorithm": text_of(self.plan.algorithm), "seed": self.plan.seed, "rounds": self.rounds},
         )
         many = len(list(self.grid.get_node_ids()))
-        nodes = Members(cast(Grid, self.relay), json.dumps(sent, sort_keys=True), many, lambda moving: expected())
-
-        def expected() -> dict[str, str]:
-            first = next(iter(nodes.abouts.values()), None)
-            same = {} if first is None else {"parameters": first.identity.get("parameters", "")}
-            return {"fedstride": fedstride.__version__, **same}
-
-        nodes.gather(self.timeout)
+        expected = {"fedstride": fedstride.__version__}
+        nodes = Members(cast(Grid, self.relay), json.dumps(sent, sort_keys=True), many, lambda moving: expected)
+        nodes.left_out = set() if plan.checkpoint is None else left_out(plan.checkpoint.path, many)
+        nodes.gather(self.timeout, plan.available)
         self.relay.gathering = False
-        log.info("%s: %d clients are here, with %d samples", plan.name, nodes.clients, sum(nodes.sizes))
+        log.info("%s: %d clients are here", plan.name, len(nodes.at))
         if plan.weights == "samples":
             look_at_counts(nodes.sizes, nodes.label, 'weights="samples"')
         return nodes
@@ -213,7 +209,7 @@ class Session:
     def _layout(self, arrays: dict[str, Any]) -> Layout:
         if self.members is None:
             return guessed(arrays, self.plan.buffers)
-        first = self.members.abouts[0]
+        first = self.members.abouts[min(self.members.abouts)]
         return described(arrays, first.identity["parameters"], first.found.moving)
 
     def _setup(self, nodes: Members | Unchanged) -> Setup:

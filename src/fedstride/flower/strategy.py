@@ -48,7 +48,7 @@ class Strategy(FlowerStrategy):
         min_train_nodes: smallest number of nodes that train in a round.
         min_evaluate_nodes: smallest number of nodes that evaluate after a round.
         min_available_nodes: nodes to wait for before the first round. With training="fedstride", those connected then are the
-            clients of the run.
+            clients of the run; nodes that do not describe themselves properly are left out if this many remain.
         weighted_by_key: the metric with a client's number of samples, in replies of unchanged clients and of evaluations.
         arrayrecord_key: name of the record with the arrays.
         configrecord_key: name of the record with the configuration.

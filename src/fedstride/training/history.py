@@ -46,6 +46,7 @@ COLUMNS = {
     "epsilon": "privacy spent so far, None without privacy",
 }
 OF_CLIENTS = ("test_worst_decile", "test_spread")  # columns of runs with one test set for each client
+MEDIAN_LOSS = "median_train_loss"  # column of runs that stop by it: median of the cohort's first local losses
 NOT_NUMBERS = ("client_steps", "refused")  # columns of lists and dicts
 
 

@@ -7,13 +7,17 @@ longer, the attempt is repeated with a limit. Cohorts of one or two have no majo
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
-from fedstride.core.rows import norm
+from fedstride.core.errors import tell
+from fedstride.core.rows import State, Vec, norm
 from fedstride.engine import Reply
-from fedstride.engine.admission import LENGTH
+from fedstride.engine.admission import LENGTH, SQUARES_OF
 from fedstride.training.attempt import Attempt, FailedAttempt
 from fedstride.training.guard import Guard
 from fedstride.training.setup import Setup
@@ -21,6 +25,8 @@ from fedstride.training.state import TrainingState
 
 ZERO = 1e-10  # smaller norms are treated as zero
 MAJORITY = 3  # smallest cohort in which one client cannot move the median far
+LOUD = 30.0  # times the median: larger mean squares of gradients count as this many
+MEMORY = 0.9  # of that median, per round
 ROUNDING = 1.05  # clipped updates may be longer than the clip by the rounding of half precision
 
 
@@ -76,6 +82,50 @@ def compared(setup: Setup, state: TrainingState, kind: str, reply: Reply, attemp
         raise FailedAttempt(replace(attempt, limits=limits, exploded=True, refused=refused))
     rms = float(norms.square().mean().sqrt())
     return replace(attempt, norms={**attempt.norms, kind: rms}, medians={**attempt.medians, **medians})
+
+
+def typical_squares(setup: Setup, state: TrainingState, reply: Reply) -> Vec | None:
+    """Return the mean square of each tensor's gradient at the median client, or at that of an earlier round if it was larger.
+
+    Earlier rounds count less and less. None if no cohort of remote clients has sent mean squares yet.
+    """
+    squares = _squares(setup, reply)
+    if squares is None or len(squares) < MAJORITY:
+        return state.squares
+    found = squares.median(0).values.to(state.x)
+    return found if state.squares is None else torch.maximum(found, MEMORY * state.squares)
+
+
+def bounded_fields(setup: Setup, state: TrainingState, cohort: Sequence[tuple[int, int]], reply: Reply) -> State:
+    """Return the aggregated fields of an exchange, with bounded mean squares of gradients if the clients are remote.
+
+    The steps of `auto` are divided by their root, so one client could stop all others with false ones. True ones may be
+    large too, so the client is not left out: they count as LOUD times those of the median client.
+    """
+    fields, squares, typical = dict(reply.fields), _squares(setup, reply), typical_squares(setup, state, reply)
+    if squares is None or typical is None or setup.guard.spread == math.inf:
+        return fields
+    typical = typical.to(squares)
+    limit = torch.where(typical > 0, LOUD * typical, math.inf)
+    loud = (squares > limit).any(1).tolist()
+    if any(loud):
+        who = ", ".join(str(client) for (client, _), over in zip(cohort, loud, strict=True) if over)
+        tell(
+            f"mean squares of gradients: those of client(s) {who} are more than {LOUD:g} times those of the median client, and "
+            f"count as {LOUD:g} times. They may be false. If they are true, scale inputs and targets alike at all nodes, or "
+            "use guard=fs.Guard(spread=inf)."
+        )
+        p = squares.new_tensor([setup.task.weights[client] for client, _ in cohort])
+        fields["mean_squares"] = (p @ squares.minimum(limit) / p.sum()).to(fields["mean_squares"])
+    return fields
+
+
+def _squares(setup: Setup, reply: Reply) -> Tensor | None:
+    """Return the mean squares of remote clients' gradients, one row per client and one column per tensor."""
+    if getattr(setup.task.clients, "found", None) is None:
+        return None
+    columns = [v for name, v in reply.metrics.items() if name.startswith(SQUARES_OF)]
+    return torch.stack(columns, 1) if columns and "mean_squares" in reply.fields else None
 
 
 def limit_among(guard: Guard, lengths: Tensor | None) -> float | None:

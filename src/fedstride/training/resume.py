@@ -86,6 +86,8 @@ class Recorder:
 
     def _check_learned(self, state: TrainingState, path: Path) -> None:
         """Refuse a server state of which a part, added after the start, is missing or has another shape."""
+        if state.squares is not None:
+            checked("squares", state.squares, state.x.new_zeros(len(self.setup.shapes)), path)
         learned = declared(self.setup.algorithm.server, "learned")
         if learned.keys() & state.server.keys():
             for name, by_tensor in learned.items():

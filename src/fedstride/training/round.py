@@ -27,8 +27,8 @@ from fedstride.engine import Order, Reply
 from fedstride.engine.evaluation import test_columns
 from fedstride.training.attempt import Attempt, FailedAttempt, relative_error
 from fedstride.training.guard import finite
-from fedstride.training.history import Row
-from fedstride.training.limits import compared, limits_of
+from fedstride.training.history import MEDIAN_LOSS, Row
+from fedstride.training.limits import bounded_fields, compared, limits_of, typical_squares
 from fedstride.training.personal import own_model, with_personal_entries
 from fedstride.training.setup import Setup
 from fedstride.training.state import TrainingState, read_out
@@ -96,6 +96,7 @@ def advance(setup: Setup, state: TrainingState, attempt: Attempt | None = None) 
         average=average_iterates(setup, state, x),
         usual=usual,
         medians=medians,
+        squares=typical_squares(setup, state, updates.reply),
         outliers=state.outliers + ("too long" in attempt.refused),
         releases=state.releases + attempt.releases,
         unbilled=0,
@@ -186,7 +187,7 @@ def aggregate(setup: Setup, state: TrainingState, updates: Exchanged) -> tuple[M
 
     The statistics include the frozen weights that an aggregation rule changes.
     """
-    fields, rule = dict(updates.reply.fields), setup.algorithm.aggregate
+    fields, rule = bounded_fields(setup, state, updates.cohort, updates.reply), setup.algorithm.aggregate
     stats = fields.pop("stats", state.stats)
     if declared(rule, "changes_frozen"):
         stats = rule.corrected(stats, fields)  # type: ignore[union-attr]
@@ -317,6 +318,8 @@ def history_row(
     if privacy is not None:
         row |= dict.fromkeys(RAW)
         row["epsilon"] = privacy.epsilon(setup.sampler, len(setup.task.clients), after.releases)
+    elif setup.stop is not None and setup.stop.metric == MEDIAN_LOSS:
+        row[MEDIAN_LOSS] = quartiles(metrics["train_loss"])[2]
     return row
 
 

@@ -44,6 +44,7 @@ class TrainingState:
     usual: dict[str, float] = field(default_factory=lambda: {"gradient": 0.0, "update": 0.0})
     # ... largest root mean square norm of a round's messages so far, by kind
     medians: dict[str, float] = field(default_factory=dict)  # largest median norm of a round's fields so far, by name
+    squares: Vec | None = None  # mean squares of gradients at the median client, by tensor: see limits.py
     outliers: int = 0  # rounds in which messages were far longer than the others of their cohort
     releases: int = 0  # private sums released so far
     secret: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8, device="cpu"))

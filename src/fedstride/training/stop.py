@@ -47,7 +47,9 @@ class EarlyStopping:
     """Stop when a metric has not improved for some rounds, and keep the best or the last model.
 
     Args:
-        metric: a column of the history: "test_loss", "test_accuracy", "train_loss", or the name of one of your metrics.
+        metric: a column of the history: "test_loss", "test_accuracy", "train_loss", or the name of one of your metrics; or
+            "median_train_loss", the median of the clients' training losses, which one false loss cannot move far. On Flower,
+            "train_loss" means this median.
         patience: number of evaluations without improvement after which the run ends; None = never, only keep the best.
         keep: "best" returns the model of the best round; "last" that of the last round.
         mode: "min" if smaller is better, "max" if larger is. None: "min" for names that contain "loss", "error", "mse", "mae",

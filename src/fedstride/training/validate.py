@@ -25,7 +25,7 @@ from fedstride.core.normalise import Normalise
 from fedstride.core.scores import Metric, computed, resolve
 from fedstride.engine import Task, processor
 from fedstride.training.guard import Guard
-from fedstride.training.history import COLUMNS, NOT_NUMBERS, OF_CLIENTS
+from fedstride.training.history import COLUMNS, MEDIAN_LOSS, NOT_NUMBERS, OF_CLIENTS
 from fedstride.training.personal import check_tests
 from fedstride.training.probe import Probed, found_elsewhere, tests_of, try_out
 from fedstride.training.scales import is_normalised, judge_inputs, look_at_scales
@@ -152,6 +152,7 @@ def stop_of(stop: Any, metrics: Collection[str], tests: int, callbacks: bool) ->
         raise InvalidInput(f"stop={stop!r} is invalid: expected fs.EarlyStopping(...), or None.")
     known = [
         "train_loss",
+        MEDIAN_LOSS,
         *(["test_loss", "test_accuracy", *metrics] if tests else []),
         *(OF_CLIENTS if tests > 1 else ()),
     ]

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from fedstride.client.chunk import Samples
 from fedstride.client.exchange import MOMENTS, Exchange, Upload, layout
 from fedstride.core.batch import moved
 from fedstride.core.errors import Corrupt, InvalidInput, tell
+from fedstride.core.files import read_tensors
 from fedstride.core.model import Replica
 from fedstride.core.normalise import scaled
 from fedstride.core.rows import State, Vec
@@ -30,6 +32,7 @@ from fedstride.engine.flower.nodes import AGAIN, Nodes, log
 from fedstride.engine.local import Answer, answer, replied
 from fedstride.engine.protocol import Contents, Order, Reply, Task
 from fedstride.engine.worker import context_of
+from fedstride.training.checkpoint import newest
 from fedstride.wire import Aggregator
 from fedstride.wire.secure import Secure
 
@@ -247,16 +250,38 @@ class FlowerClients:
             token, names = (bytes(state[name].numpy()).decode() for name in ("token", "names"))
             held = [{int(client): str(name) for client, name in part.items()} for part in json.loads(names)]
             self.kept = dict(held[-1])
-            nodes = json.loads(bytes(state["nodes"].numpy())) if "nodes" in state else {}
-            before = {int(client): int(node) for client, node in nodes.items()}
         except (LookupError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise Corrupt(f"checkpoint: it does not contain the client memory of a Flower run ({error!r}).") from error
+        before = _nodes(state, "nodes") if "nodes" in state else {}
         self.token, self.held = token, held
         self.staged.clear()
         self.nodes.bind(before)
 
     def close(self, outcome: Contents | None = None) -> None:
         """Do nothing: the nodes go on running."""
+
+
+def left_out(folder: Path, clients: int) -> set[int]:
+    """Return the clients without which a run started, as its newest checkpoint says; none if there is no checkpoint."""
+
+    def read(path: Path) -> set[int]:
+        tensors, _ = read_tensors(path)
+        return set(range(clients)) - set(_nodes(tensors, "clients/nodes")) if "clients/nodes" in tensors else set()
+
+    return newest(folder, read) or set()
+
+
+def _nodes(state: Mapping[str, Tensor], name: str) -> dict[int, int]:
+    """Return the nodes of the clients in a checkpoint.
+
+    Raises:
+        Corrupt: if there are none.
+    """
+    try:
+        found = json.loads(bytes(state[name].numpy()))
+        return {int(client): int(node) for client, node in found.items()}
+    except (LookupError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise Corrupt(f"checkpoint: it does not contain the nodes of a Flower run ({error!r}).") from error
 
 
 def _bytes(text: str) -> Tensor:

@@ -142,8 +142,10 @@ class Station:
         elif not validate.is_normalised(self.model):
             warning, _ = validate.look_at_scales(self.clients, probed.inputs, self.algorithm.privacy is not None)
         found = Found(probed.reduction, probed.moving, probed.random, probed.features)
-        given = self.given
-        steps = validate.steps_of(given["local_steps"], given["epochs"], given["batch_size"], self.clients.sizes)
+        given, local_steps = self.given, self.given["local_steps"]
+        if isinstance(local_steps, list):  # one number per client
+            local_steps = local_steps[self.client : self.client + 1] or local_steps
+        steps = validate.steps_of(local_steps, given["epochs"], given["batch_size"], self.clients.sizes)
         own = replace(self.algorithm, privacy=None)  # one client cannot judge the privacy of all
         validate.fits(own, self.task(found), self.options, sampler(None, 1), steps, tested=False)
         return found, warning

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from statistics import median
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 from fedstride.core.errors import InvalidInput, tell
 from fedstride.data.federation import Found
 from fedstride.engine.flower import records
+from fedstride.engine.flower.about import About, number_of, read_about, skew
 from fedstride.engine.flower.replies import Replies
 
 log = logging.getLogger("flwr.fedstride")  # a child of Flower's logger, which shows it
@@ -22,30 +23,11 @@ WAIT = 0.3  # seconds between checks of whether missing nodes have come
 LOOK = 2.0  # seconds between checks of which nodes are online
 SAY = 10.0  # seconds between log lines
 ASK = 600.0  # seconds until a new node is asked again to identify itself
-MOST_ABOUT = 2**24  # bytes of a node's description of itself, which contains the names and shapes of all parameters
-LONGEST_NAME = 60  # characters of a node's name
 NAMED = 20  # clients that a log line lists
-CLOCK = 5.0  # seconds by which clocks may differ
-LATEST = 1e12  # seconds since 1970
-MOST_SAMPLES = 10**9  # of a node: with weights="samples", one that claims more would be the mean
 PACKAGES = {"fedstride": "fedstride[flower]", "flwr": "flwr"}  # whose versions must be the server's
 VERSIONS = (*PACKAGES, "torch", "python")  # that a node tells
 AGAIN = ("crashed", "offline")  # reasons for which a node is asked again in the same exchange
 REASONS = {1: "crashed", 2: "crashed", 5: "offline", 6: "crashed", 7: "crashed", 8: "crashed"}  # Flower's codes
-
-
-@dataclass(frozen=True)
-class About:
-    """A node's description of itself."""
-
-    client: int
-    samples: int
-    found: Found
-    kind: str  # shapes and types of an input and a target
-    apart: bool  # whether the scales of its input features are far apart
-    identity: dict[str, str]
-    name: str  # the name that the node gave itself, "" for none
-    time: float  # its clock, in seconds since 1970
 
 
 @dataclass
@@ -65,6 +47,8 @@ class Nodes:
     rivals: dict[int, About] = field(default_factory=dict)  # additional nodes of clients whose node is still online
     useless: set[int] = field(default_factory=set)  # nodes that cannot be used, until they connect again
     unfit: dict[int | None, str] = field(default_factory=dict)  # why, by client; None: of nodes without a valid number
+    left_out: set[int] = field(default_factory=set)  # clients without a node at the start: they take no part in the run
+    gathered: bool = False
     refused: Callable[[int, str], object] = lambda node, why: None  # told about nodes that are left out, and why
     pauses: tuple[float, ...] = (1.0, 3.0)  # seconds before a node that crashed or left is asked again, in one exchange
     replies: Replies = field(init=False)
@@ -74,8 +58,9 @@ class Nodes:
 
     @property
     def sizes(self) -> list[int]:
-        """Number of samples of each client."""
-        return [self.abouts[client].samples for client in range(self.clients)]
+        """Number of samples of each client; of one that is left out, as if it were the median client."""
+        known = {client: about.samples for client, about in self.abouts.items()}
+        return [known.get(client, int(median(known.values()))) for client in range(self.clients)]
 
     @property
     def found(self) -> Found:
@@ -115,29 +100,73 @@ class Nodes:
                 extra={"facts": {"round": round + 1, "lost": dict(lost)}},
             )
 
-    def gather(self, seconds: float) -> None:
+    def gather(self, seconds: float, least: int | None = None) -> None:
         """Wait until every client has a node.
 
+        Args:
+            seconds: how long.
+            least: with so many clients, start without those whose node is unusable, and after this time without those
+                that have none. None: the run needs all.
+
         Raises:
-            InvalidInput: if a node cannot be used, or if clients are missing after this time.
+            InvalidInput: if a node cannot be used, or if clients are missing after this time, and the others are too few.
         """
         end, said = time.monotonic() + seconds, time.monotonic()
         self._update(log.warning)
-        while len(self.at) < self.clients:
-            now, missing = time.monotonic(), [client for client in range(self.clients) if client not in self.at]
-            if all(client in self.unfit for client in missing):  # there is nobody to wait for
-                raise InvalidInput(" ".join(self.unfit[client] for client in missing[:NAMED]))
+        while missing := self._missing():
+            now, nobody = time.monotonic(), self._nobody_else(missing)
+            if nobody or now > end:
+                missing += self._odd()
+                if least is not None and len(self.at) >= least:
+                    self._start_without(missing)
+                    break
+            few = "To start without such clients, set quorum, for example quorum=0.8."
+            if least is not None:
+                few = f"{len(self.at)} of {self.clients} clients have a usable node; expected at least {least}."
+            if nobody:
+                raise InvalidInput(" ".join([*(self.unfit[c] for c in missing[:NAMED] if c in self.unfit), few]))
             if now > end:
                 raise InvalidInput(
                     f"clients={self.clients}, but after {seconds:g} s there is no node for client(s) "
                     f"{', '.join(map(str, missing[:NAMED]))}. Start their nodes, with --node-config 'client=NUMBER' from 0, "
-                    f"or ask for fewer clients. {' '.join(self.unfit.values())}".rstrip()
+                    f"or ask for fewer clients. {' '.join([*self.unfit.values(), few])}"
                 )
             if now > said + SAY:
                 said = now
                 log.info("%d of %d clients are connected; waiting for %s", len(self.at), self.clients, missing[:NAMED])
             time.sleep(WAIT)
             self._update(log.warning)
+        self.gathered = True
+
+    def _missing(self) -> list[int]:
+        """Return the clients without a usable node. Once all have one, they are compared with each other."""
+        missing = [client for client in range(self.clients) if client not in {*self.at, *self.left_out}]
+        return missing or self._odd()
+
+    def _nobody_else(self, missing: Sequence[int]) -> bool:
+        """Whether there is nobody to wait for."""
+        return all(client in self.unfit for client in missing)
+
+    def _odd(self) -> list[int]:
+        """Leave out clients whose samples or model differ from those of most, and return them."""
+        if not self.abouts:
+            return []
+        counts = Counter(map(_kind, self.abouts.values()))
+        usual = max(self.abouts.values(), key=lambda about: (counts[_kind(about)], -about.client))
+        odd = [about for about in self.abouts.values() if _kind(about) != _kind(usual)]
+        for about in odd:
+            node = self.at.pop(about.client)
+            self._leave_out(node, about.client, _difference(about, node, usual), log.warning)
+            del self.abouts[about.client]
+        return [about.client for about in odd]
+
+    def _start_without(self, missing: Sequence[int]) -> None:
+        self.left_out |= set(missing)
+        why = " ".join(self.unfit[client] for client in (*missing[:NAMED], None) if client in self.unfit)
+        who = ", ".join(map(str, missing[:NAMED]))
+        tell(
+            f"the run starts without client(s) {who}, which take no part in it: they have no usable node. {why}".rstrip()
+        )
 
     def online(self, cohort: Collection[int], seconds: float) -> set[int]:
         """Return the clients of a cohort whose nodes are online; wait for the others if less than half are."""
@@ -188,7 +217,7 @@ class Nodes:
         self.rivals = {node: about for node, about in self.rivals.items() if node in there}
         self.useless &= there
         for node, about in list(self.rivals.items()):
-            if self.at[about.client] not in there and not self.bound:
+            if self.at.get(about.client) not in there and not self.bound:
                 self._take(node, self.rivals.pop(node))
         asked = {node for node, _ in self.asked.values()}
         new = sorted(there - {*self.at.values(), *asked, *self.rivals, *self.useless})
@@ -211,17 +240,19 @@ class Nodes:
                 )
             return  # otherwise it is asked again
         try:
-            about = _about(reply)
+            about = read_about(reply)
         except InvalidInput as error:
-            return self._leave_out(node, _number_of(reply), f"node {node}: {error}", complain)
+            return self._leave_out(node, number_of(reply), f"node {node}: {error}", complain)
         self.useless.add(node)
-        if (skew := _skew(about.time, sent, time.time())) is not None:
-            complain(f"{_who(about, node)}: {skew}")
+        if (wrong := skew(about.time, sent, time.time())) is not None:
+            complain(f"{_who(about, node)}: {wrong}")
         wrong, other = self._unfit(about, node), self.at.get(about.client)
         if wrong is not None:
             self._leave_out(node, about.client, wrong, complain)
         elif about.client >= self.clients:
             log.info("node %d is client %d, but clients=%d: ignored", node, about.client, self.clients)
+        elif about.client in self.left_out:
+            log.info("node %d is client %d, without which this run started: ignored", node, about.client)
         elif other in there or (self.bound and other is not None):
             self.useless.remove(node)
             self.rivals[node] = about
@@ -261,11 +292,9 @@ class Nodes:
                 )
         if before is not None and before.samples != about.samples:
             return f"{who} reconnected with {about.samples} samples; expected {before.samples}, as before."
-        for first in list(self.abouts.values())[:1]:
-            if first.kind != about.kind:
-                return f"{who} has samples of {about.kind}, client {first.client} of {first.kind}; expected the same."
-            if (first.found.moving, first.found.random) != (about.found.moving, about.found.random):
-                return f"{who}: its model has other buffers or other randomness than that of client {first.client}."
+        for first in list(self.abouts.values())[: int(self.gathered)]:
+            if _kind(first) != _kind(about):
+                return _difference(about, node, first)
         return None
 
 
@@ -273,15 +302,20 @@ def _who(about: About, node: int) -> str:
     return f"client {about.client} ({f'{about.name}, ' if about.name else ''}node {node})"
 
 
-def _skew(theirs: float, sent: float, now: float) -> str | None:
-    """Return how a node's clock differs from the server's, which asked for it at `sent` and has the answer at `now`."""
-    difference = theirs - (sent if theirs < sent else now if theirs > now else theirs)
-    if abs(difference) <= CLOCK:
-        return None
-    return (
-        f"its clock is {abs(difference):.0f} s {'ahead of' if difference > 0 else 'behind'} the server's. Messages and "
-        "certificates expire by the clocks of both; synchronise them, for example with NTP."
-    )
+def _kind(about: About) -> tuple[object, ...]:
+    """Return what all clients must have in common."""
+    return about.kind, about.found.moving, about.found.random, about.identity.get("parameters")
+
+
+def _difference(about: About, node: int, other: About) -> str:
+    """Describe how a client differs from another one."""
+    who = _who(about, node)
+    if about.kind != other.kind:
+        return f"{who} has samples of {about.kind}, client {other.client} of {other.kind}; expected the same."
+    if about.identity.get("parameters") != other.identity.get("parameters"):
+        theirs, own = (_short(one.identity.get("parameters")) for one in (about, other))
+        return f"{who}: different parameters from those of client {other.client}: {theirs} instead of {own}."
+    return f"{who}: its model has other buffers or other randomness than that of client {other.client}."
 
 
 def _content(reply: Message, node: int) -> RecordDict | str:
@@ -291,38 +325,6 @@ def _content(reply: Message, node: int) -> RecordDict | str:
     reason = REASONS.get(reply.error.code, "no answer")
     log.warning("node %d: %s: %s", node, reason, records.shown(reply.error.reason))
     return reason
-
-
-def _about(content: RecordDict) -> About:
-    problem = records.problem(content)
-    if problem is not None:
-        raise InvalidInput(f"client {problem['client']}: {problem['text']}")
-    if (size := records.size(content)) > MOST_ABOUT:
-        raise InvalidInput(f"it describes itself in {size} bytes; expected at most {MOST_ABOUT}.")
-    try:
-        facts = cast(dict[str, Any], content.config_records["about"])
-        identity = {key: str(value) for key, value in content.config_records["identity"].items()}
-        found = records.found_of(str(facts["found"]))
-        client, samples = records.client_number(facts), facts["samples"]
-        if isinstance(samples, bool) or not isinstance(samples, int) or not 1 <= samples <= MOST_SAMPLES:
-            raise InvalidInput(f"it has {records.shown(samples)} samples; expected 1 to {MOST_SAMPLES:g}.")
-        apart = facts["scales far apart"] is True
-        kind, name = records.shown(facts["kind of samples"]), records.shown(facts["name"])[:LONGEST_NAME]
-        if not 0 <= (clock := float(facts["time"])) < LATEST:
-            raise ValueError("not a time")
-        return About(client, samples, found, kind, apart, identity, name, clock)
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise InvalidInput(f"it does not identify itself ({type(error).__name__}).") from error
-
-
-def _number_of(content: RecordDict) -> int | None:
-    """Return the client that an unusable node says it is, None if it does not."""
-    for name in ("problem", "about"):
-        record = content.config_records.get(name)
-        number = "" if record is None else str(record.get("client"))
-        if number.isdecimal() and len(number) < 10:
-            return int(number)
-    return None
 
 
 def _short(text: object, most: int = 300) -> str:

@@ -71,8 +71,13 @@ def arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
     for name, setting in KNOWN.items():
         if name not in given and setting.default is REQUIRED:
             raise InvalidInput(f"{name} is missing from the run's configuration: it has no default.")
-        found[name] = setting.checked(given[name]) if name in given else setting.default
+        found[name] = setting.checked(_listed(name, given[name])) if name in given else setting.default
     return found
+
+
+def _listed(name: str, value: Any) -> Any:
+    """Return a list that is written as text, such as weights="[120, 75, 90]", because Flower's settings are not lists."""
+    return parse_setting(f"{name}={value}")[1] if isinstance(value, str) and value.startswith("[") else value
 
 
 def check_names(given: Mapping[str, Any]) -> None:

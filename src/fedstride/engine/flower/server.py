@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from types import FrameType
 from typing import Any
@@ -22,7 +23,7 @@ from fedstride.app.progress import HANGUP, SIGNALS
 from fedstride.app.supernode.retry import retry_soon
 from fedstride.core.errors import FedstrideError, InvalidInput, positive, tell
 from fedstride.data.federation import elsewhere
-from fedstride.engine.flower.clients import Flower
+from fedstride.engine.flower.clients import Flower, left_out
 from fedstride.engine.flower.nodes import Nodes, log
 from fedstride.engine.flower.operators import watched
 from fedstride.engine.flower.project import Project, arguments, identity
@@ -30,13 +31,14 @@ from fedstride.engine.flower.secure import secure_of
 from fedstride.training import train as training
 from fedstride.training import validate
 from fedstride.training.guard import Guard
+from fedstride.training.history import MEDIAN_LOSS
 from fedstride.training.progress import line
 from fedstride.training.result import Run
 from fedstride.training.rounds import Event
 
 HEAVY = 100  # times the median: a client with more samples than this, or than half of all, is named
 INSTEAD = {  # by use of the counts of samples: what does not depend on them
-    'weights="samples"': 'use weights="uniform", or a robust mean such as fs.TrimmedMean, which ignores weights',
+    'weights="samples"': 'use weights="uniform", also with a robust mean such as fs.TrimmedMean',
     "normalise=true": "scale the inputs where each node loads its data",
     "steps in epochs": "use local_steps, or an algorithm that does not multiply by the number of steps, as FedNova does",
 }
@@ -102,9 +104,10 @@ def train(
         grid: Flower's connection to the nodes.
         settings: arguments of fs.train(), `guard` and `stop` as texts such as "norm=10, spread=50"; `privacy` likewise;
             `clients`, the number of nodes; `out`, a folder; `deadline`, the seconds that an exchange may take; `quorum` of
-            fs.Guard; `secure`, the largest norm of an update in a secure sum; `bound`, whether a client's number belongs to the
-            first node, and its key, for the whole run; `monitor`, the port of fs.loggers.Prometheus, or "ADDRESS:PORT"; `audit`,
-            whether fs.loggers.Audit writes a log to `out`; and whatever the project's functions read.
+            fs.Guard, with which a run also starts without clients that have no usable node; `secure`, the largest norm of an
+            update in a secure sum; `bound`, whether a client's number belongs to the first node, and its key, for the whole
+            run; `monitor`, the port of fs.loggers.Prometheus, or "ADDRESS:PORT"; `audit`, whether fs.loggers.Audit writes a
+            log to `out`; and whatever the project's functions read. Lists are texts such as weights="[120, 75, 90]".
         callbacks: as in fs.train().
         nodes: the nodes, if an earlier run with the same model and data has gathered them.
 
@@ -117,6 +120,8 @@ def train(
     positive("settings", deadline=deadline)
     if "quorum" in own:
         given["guard"] = replace(given.get("guard") or Guard(), quorum=own["quorum"])
+    if (stop := given.get("stop")) is not None and stop.metric == "train_loss":  # a mean, which one node could move
+        given["stop"] = replace(stop, metric=MEDIAN_LOSS)
 
     def show(event: Event) -> None:
         if event.round:
@@ -158,11 +163,13 @@ def gathered(
         raise InvalidInput(f"bound={bound!r} is invalid: expected true or false.")
     nodes = Nodes(grid, _text(settings), clients, lambda moving: identity(model, moving), bound)
     nodes.refused = refused or nodes.refused
-    nodes.gather(settings.get("deadline", DEADLINE))
-    log.info("%d clients are here, with %d samples", nodes.clients, sum(nodes.sizes))
-    for client, size in enumerate(nodes.sizes):
+    given, out = arguments(settings), settings.get("out") or NOTHING
+    nodes.left_out = set() if out == NOTHING else left_out(Path(out), clients)
+    nodes.gather(settings.get("deadline", DEADLINE), least_of(settings, given, clients))
+    here = {client: nodes.abouts[client].samples for client in sorted(nodes.at)}
+    log.info("%d clients are here, with %d samples", len(here), sum(here.values()))
+    for client, size in here.items():
         log.info("%s: node %d, %d samples", nodes.label(client), nodes.at[client], size)
-    given = arguments(settings)
     trusts = {
         'weights="samples"': given["weights"] in ("samples", "sample"),
         "normalise=true": bool(given["normalise"]),
@@ -178,6 +185,14 @@ def gathered(
             "each node loads its data."
         )
     return nodes
+
+
+def least_of(settings: Mapping[str, Any], given: Mapping[str, Any], clients: int) -> int | None:
+    """Return the number of clients that a run may start with; None, all of them, unless a quorum is set."""
+    if "quorum" in settings:
+        return replace(Guard(), quorum=settings["quorum"]).least(clients)
+    own = "quorum" in str(settings.get("guard"))
+    return given["guard"].least(clients) if own else None
 
 
 def look_at_counts(sizes: Sequence[float], label: Callable[[int], str], use: str) -> None:
