@@ -378,5 +378,5 @@ def test_switches_are_true_or_false(make, value):
 
 
 def test_a_schedule_that_fails_is_named():
-    with pytest.raises(fs.InvalidInput, match=r"schedule=.* fails for round 0 of 2 \(ValueError.*expected a function"):
+    with pytest.raises(fs.InvalidInput, match=r"schedule=.* fails for round 0 of 1 \(ValueError.*expected a function"):
         attempt(algorithm=fs.recipes.fedavg(lr=0.1, schedule=int))
