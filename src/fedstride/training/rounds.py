@@ -123,9 +123,11 @@ def _check_metric(setup: Setup, state: TrainingState) -> None:
 
 def _asked_to_stop(setup: Setup, state: TrainingState, row: Row, callbacks: Callbacks) -> bool:
     """Call the callbacks, and return whether one of them asks to end the run."""
+    with one_thread():  # torch's other threads would spin for milliseconds of the next round
+        x = state.x.clone()
     event = Event(
         state.round,
-        state.x.clone(),
+        x,
         row,
         lambda: exported(setup, state, read_out(setup.algorithm, state), state.stats),
         setup.watch.phases(),
