@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -120,6 +121,31 @@ def test_a_script_that_trains_exits_with_code_zero():
     """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.split() == ["0"] * 4, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs the processor time of each thread")
+def test_rounds_do_not_wake_the_threads_of_torch():
+    """After an operation on several threads, these spin for milliseconds, on the cores that the workers need."""
+    script = """if True:
+        import os, time, torch, fedstride as fs
+        from pathlib import Path
+        torch.set_num_threads(2)
+        torch.ones(10**6).sum()
+        used = []
+
+        def note(event):
+            time.sleep(0.3 if event.round == 1 else 0.0)
+            tasks = [task for task in Path("/proc/self/task").iterdir() if task.name != str(os.getpid())]
+            used.append(sum(int((task / "schedstat").read_text().split()[0]) for task in tasks))
+
+        data = [(torch.randn(20, 100), torch.randn(20, 500)) for _ in range(4)]
+        engine = fs.engine.Local(workers=1)
+        fs.train(torch.nn.Linear(100, 500), "mse", data, rounds=4, batch_size=10, engine=engine, callbacks=[note])
+        print(used[-1] - used[1])
+    """
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.split() == ["0"], (done.stdout, done.stderr)
 
 
 def test_an_error_of_a_loaded_client_names_the_client():

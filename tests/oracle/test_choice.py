@@ -48,6 +48,18 @@ def big():
     return case(seeded(lambda: McMahanCNN((1, 28, 28), 3), torch.float32), shape=(1, 28, 28), n=16)
 
 
+def lenet(n):
+    features = (
+        nn.Conv2d(1, 6, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+    )
+    return case(nn.Sequential(*features, nn.Flatten(), nn.Linear(400, 120), nn.Linear(120, 3)), shape=(1, 28, 28), n=n)
+
+
 CASES = {
     "linear": (lambda: case(nn.Linear(4, 3)), "linear", "a linear model"),
     "softmax": (lambda: case(Softmax((2, 2), 3), shape=(2, 2)), "linear", "a linear model"),
@@ -60,6 +72,8 @@ CASES = {
     "linear, moon": (lambda: case(Softmax((4,), 3), contrast=True), "loop", "features of several models"),
     "lstm": (tokens, "loop", "recurrent"),
     "cnn": (big, "loop", "enough to keep a core busy"),
+    "lenet, batch 5": (lambda: lenet(5), "vmap", "MFLOP per client-step"),
+    "lenet, batch 16": (lambda: lenet(16), "loop", "convolutions"),
     "branching": (lambda: case(seeded(Branching)), "loop", "vmap fails on the model"),
     "erratic": (lambda: case(seeded(Erratic)), "loop", "disagree"),
     "wide": (lambda: case(nn.Sequential(nn.Linear(4, 150_000), nn.Linear(150_000, 3)), n=1), "loop", "cache"),
@@ -82,6 +96,8 @@ def test_chunks_are_smaller_where_a_step_is_work_enough():
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] == LARGEST_CHUNK
     assert sizes[-1] == 1
+    two_layers = case(nn.Sequential(nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 10)), shape=(784,), n=50)
+    assert choose(two_layers).chunk == 4  # 32 MFLOP per client-step, in twice as many operations as a linear model's
     assert step_flops(big().model, F.cross_entropy, big().batch) > LAUNCH_BOUND
 
 

@@ -137,7 +137,7 @@ def test_scores_of_another_point_are_not_kept():
 
 def test_offsets_belong_to_their_rows():
     known, _, W = pair("no bias", "F.mse_loss", 3)
-    known.offset = torch.randn(4, 3, 9, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
+    known.offset = torch.randn(4, 9, 3, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
     L, G = known.grad(W)
     assert_close(known.take([3, 1]).grad(W[[3, 1]]), (L[[3, 1]], G[[3, 1]]), **EXACT)
     eta = torch.full((4, 1), 0.5, dtype=torch.float64)

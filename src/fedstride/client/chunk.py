@@ -173,9 +173,11 @@ class Chunk:
 
     def _fetched(self, form: Form, k: int, active: int) -> Matrices:
         """Return the batches of step k as matrices; fetch those of the next steps at the same time."""
-        steps = self._like_steps(form, k, active)
-        if steps:
-            found = ahead(form, *self._stacked([torch.cat(index) for index in zip(*steps, strict=True)]), len(steps))
+        most = max(1, AHEAD_NUMBERS // (active * form.features * (self.batch_size or 1)))
+        steps = min(most, self.context.steps[active - 1] - k, *(self._left(row, k) for row in range(active)))
+        if steps > 0:
+            index = [self._order(row, k, steps) for row in range(active)]
+            found = ahead(form, *self._stacked(index), steps)
         else:
             batches = [self._here(s.take(self._index(i, k))) for i, s in enumerate(self.samples[:active])]
             found = [gathered(form, batches)]
@@ -184,40 +186,33 @@ class Chunk:
 
     def _stacked(self, index: list[Tensor]) -> Batch:
         """Return equally many samples of each of the first clients, with a leading client dimension."""
-        first = self._here(self.samples[0].take(index[0]))
-        X, T = (v.new_empty(len(index), *v.shape) for v in first)
-        X[0], T[0] = first
-        for i in range(1, len(index)):
-            put = getattr(self.samples[i], "put", None) if X.device.type == "cpu" else None
-            if put is not None:  # writes in place, without a temporary copy
-                put(index[i], X[i], T[i])
-            else:
-                X[i], T[i] = self.samples[i].take(index[i])
-        return X, T
+        some = self.samples[: len(index)]
+        if self.replica.device.type == "cpu" and all(hasattr(s, "put") for s in some):
+            X, T = (v.new_empty(len(index), len(index[0]), *v.shape[1:]) for v in some[0].take())
+            for i, s in enumerate(some):
+                s.put(index[i], X[i], T[i])  # type: ignore[attr-defined]  # without a temporary copy
+            return X, T
+        batches = [self._here(s.take(i)) for s, i in zip(some, index, strict=True)]
+        return torch.stack([inputs for inputs, _ in batches]), torch.stack([targets for _, targets in batches])
 
-    def _like_steps(self, form: Form, k: int, active: int) -> list[list[Tensor]]:
-        """Return the indices of steps k, k + 1, ... while all batches are complete and together fit in the cache."""
-        steps: list[list[Tensor]] = []
-        most = max(1, AHEAD_NUMBERS // (active * form.features * (self.batch_size or 1)))
-        for j in range(k, min(k + most, self.context.steps[active - 1])):
-            index = [i for row in range(active) if (i := self._index(row, j)) is not None]
-            if len(index) < active or any(i.numel() != self.batch_size for i in index):
-                break
-            steps.append(index)
-        return steps
+    def _left(self, row: int, k: int) -> int:
+        """Return the number of complete batches from step k to the end of a client's epoch; 0 for full batches."""
+        n, b = self.sizes[row], self.batch_size
+        return 0 if b is None or b >= n else n // b - k % -(-n // b)
 
     def _index(self, row: int, k: int) -> Tensor | None:
         """Return the indices of a client's batch in step k, or None for the full batch."""
-        n, b = self.sizes[row], self.batch_size
-        if b is None or b >= n:
-            return None
-        per_epoch = -(-n // b)
-        epoch, j = divmod(k, per_epoch)
+        return None if self.batch_size is None or self.batch_size >= self.sizes[row] else self._order(row, k)
+
+    def _order(self, row: int, k: int, steps: int = 1) -> Tensor:
+        """Return the indices of a client's batches from step k on, all in one epoch."""
+        n, b = self.sizes[row], self.batch_size or 1
+        epoch, j = divmod(k, -(-n // b))
         if (row, epoch) not in self._orders:
             self._orders.pop((row, epoch - 1), None)
             source = generator(self.context.seed, self.context.round, self.context.clients[row], "batches", epoch)
             self._orders[row, epoch] = torch.randperm(n, generator=source, device="cpu")
-        return self._orders[row, epoch][j * b : (j + 1) * b]
+        return self._orders[row, epoch][j * b : (j + steps) * b]
 
 
 def closed(form: Form, samples: Matrices, meter: Meter, rows: Sequence[int] | None = None) -> Linear | Perceptron:

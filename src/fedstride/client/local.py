@@ -56,7 +56,7 @@ def run(
         Y, now = (W, state) if n == C else (W[:n], {name: v[:n] for name, v in state.items()})
         if straight and k > 0 and isinstance(data, Linear | Perceptron):
             data.descend(Y, now["eta"])
-            total[:n] += now["eta"]
+            total[:n].add_(now["eta"])
             continue
         oracle = Corrected(data, *parts, options.weight_decay, options.clip_norm)
         L, G = oracle.grad(Y)

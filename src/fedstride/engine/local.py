@@ -328,6 +328,7 @@ def chunks(cohort: Sequence[tuple[int, int]], most: int) -> Iterator[list[int]]:
     """Yield the positions of a cohort in chunks of similar size; in each, clients with most steps come first."""
     n = len(cohort)
     count = -(-n // most)
+    count = min(n, count + count % 2) if count > 1 else count  # even, so that two workers finish together
     for i in range(count):
         part = range(i * n // count, (i + 1) * n // count)
         yield sorted(part, key=lambda p: -cohort[p][1])

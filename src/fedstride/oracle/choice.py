@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
 from fedstride.core.batch import Batch, leaves, samples_of, selected
 from fedstride.core.errors import Refused
@@ -27,6 +28,7 @@ CLOSED = {  # closed forms, with the reason to use them
 }
 ORACLES = ("auto", *CLOSED, "vmap", "loop")
 LAUNCH_BOUND = 50e6  # FLOPs per step below which launching operations costs more than computing them
+CONVOLUTION_BOUND = 30e6  # the same for models with convolutions: vmap turns them into grouped ones, which are slow
 CHUNK_NUMBERS = 2**20  # maximum numbers of models and batches in a chunk, so that they fit in a core's cache
 LARGEST_CHUNK = 64  # clients
 RECURRENT = "recurrent layers are slower with vmap"  # and torch does not count their FLOPs
@@ -71,13 +73,16 @@ def choose(case: Case, oracle: str = "auto", chunk: int | None = None) -> Choice
         )
     # Use the formula if there is one: importing torch's counter takes more than a second.
     flops = step_flops(case.model, case.loss, case.batch) if form is None else form.flops(samples_of(case.batch[0]))
-    enough = math.ceil(LAUNCH_BOUND / max(flops, 1.0))
+    launches = 1 if form is None else len(form.layers)  # each layer launches operations of its own
+    enough = math.ceil(launches * LAUNCH_BOUND / max(flops, 1.0))
     fitting = max(1, min(enough, LARGEST_CHUNK, CHUNK_NUMBERS // _numbers(case)))
     if form is not None and oracle != "vmap":
         return Choice(form.oracle, chunk or fitting, CLOSED[form.oracle], form, heavy=flops > LAUNCH_BOUND)
     size = f"{flops / 1e6:.3g} MFLOP per client-step"
     if oracle == "auto" and flops > LAUNCH_BOUND:
         return Choice("loop", chunk or 1, f"{size}, enough to keep a core busy", heavy=True)
+    if oracle == "auto" and flops > CONVOLUTION_BOUND and any(isinstance(m, _ConvNd) for m in case.model.modules()):
+        return Choice("loop", chunk or 1, f"{size} with convolutions, which are slower with vmap")
     against = _against_vmap(case)
     if oracle == "vmap":
         if against:

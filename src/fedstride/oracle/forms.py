@@ -25,9 +25,9 @@ Part = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Phi:
-    """A loss of scores and targets [C, K, B] (labels [C, 1, B]) with weights [C, 1, B]: value and slope of each sample.
+    """A loss of scores and targets [C, B, K] (labels [C, B, 1]) with weights [C, B, 1]: value and slope of each sample.
 
-    Both include the weights; sum the value [C, 1 or K, B] to get the loss.
+    Both include the weights; sum the value [C, B, 1 or K] to get the loss.
     """
 
     each: Part
@@ -39,7 +39,7 @@ class Phi:
 
 
 def _onto_labels(Z: Tensor, T: Tensor, w: Tensor) -> Tensor:
-    return torch.softmax(Z, 1).scatter_add_(1, T, -torch.ones_like(w)).mul_(w)
+    return torch.softmax(Z, 2).mul_(w).scatter_add_(2, T, -w)
 
 
 def _log_margins(Z: Tensor, T: Tensor, w: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ binary = Phi(
     lambda Z, T, w: w * F.binary_cross_entropy_with_logits(Z, T, reduction="none"),
     lambda Z, T, w: w * (torch.sigmoid(Z) - T),
 )
-multinomial = Phi(lambda Z, T, w: -w * torch.log_softmax(Z, 1).gather(1, T), _onto_labels)
+multinomial = Phi(lambda Z, T, w: -w * torch.log_softmax(Z, 2).gather(2, T), _onto_labels)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from fedstride.oracle.protocol import Meter, Ray
 
 @dataclass
 class Matrices:
-    """The batches of a chunk as matrices: features X [C, B, F], targets T, weights w [C, 1, B], and sample counts."""
+    """The batches of a chunk as matrices: features X [C, B, F], targets T [C, B, ...], weights w [C, B, 1], and sample counts."""
 
     X: Tensor
     T: Tensor
@@ -57,14 +57,14 @@ def ahead(form: Form, X: Tensor, T: Tensor, steps: int) -> list[Matrices]:
 
 def _weighted(form: Form, X: Tensor, T: Tensor, sizes: list[int]) -> Matrices:
     """Convert targets for the loss, and set weights: zero for padding and ignored samples."""
-    B, T = X.shape[1], T.transpose(1, 2)
-    counts = X.new_tensor(sizes)[:, None, None]
-    w = X.new_ones(len(sizes), 1, B) if min(sizes) == B else (torch.arange(B, device=X.device) < counts).to(X.dtype)
+    B, counts = X.shape[1], X.new_tensor(sizes)[:, None, None]
+    place = torch.arange(B, device=X.device)[:, None]
+    w = X.new_ones(len(sizes), B, 1) if min(sizes) == B else (place < counts).to(X.dtype)
     if form.labels:
         T = T.long()  # torch also accepts bytes
         there = T != -100  # torch's label for ignored samples
         w, T = w * there, T.clamp(min=0)
-        counts = w.sum(2, keepdim=True)
+        counts = w.sum(1, keepdim=True)
     else:
         counts, T = counts * form.outputs, T.to(X.dtype)
     return Matrices(X, T, w / counts if form.reduction == "mean" else w, sizes)
@@ -77,7 +77,7 @@ def _padded(parts: list[Tensor], B: int) -> Tensor:
 
 
 class Linear:
-    """f_B and its gradient for all rows at once, from the scores Z = W X' + offset."""
+    """f_B and its gradient for all rows at once, from the scores Z = X W' + offset."""
 
     def __init__(
         self,
@@ -102,22 +102,22 @@ class Linear:
         L, D = form.phi.value(Z, s.T, s.w), form.phi.slope(Z, s.T, s.w)
         self.samples.charge(self.meter.gradients, self.rows)
         if not form.bias:
-            return L, torch.bmm(D, s.X).flatten(1)
+            return L, torch.bmm(D.transpose(1, 2), s.X).flatten(1)
         G = torch.empty_like(W)
         at = form.outputs * form.inputs
-        torch.bmm(D, s.X, out=G[:, :at].view(len(W), form.outputs, -1))
-        torch.sum(D, 2, out=G[:, at:])
+        torch.bmm(D.transpose(1, 2), s.X, out=G[:, :at].view(len(W), form.outputs, -1))
+        torch.sum(D, 1, out=G[:, at:])
         return L, G
 
     def descend(self, W: Rows, eta: Col) -> None:
         """Update W -= eta grad in place."""
         form, s = self.form, self.samples
         self.samples.charge(self.meter.gradients, self.rows)
-        D = form.phi.slope(self._scores(W), s.T, s.w).mul_(eta[:, :, None])
+        D = form.phi.slope(self._scores(W), s.T, s.w * eta[:, :, None])
         at = form.outputs * form.inputs
-        W[:, :at].view(W.shape[0], form.outputs, -1).baddbmm_(D, s.X, alpha=-1)
+        W[:, :at].view(W.shape[0], form.outputs, -1).baddbmm_(D.transpose(1, 2), s.X, alpha=-1)
         if form.bias:
-            W[:, at:] -= D.sum(2)
+            W[:, at:].sub_(D.sum(1))
 
     def along(self, W: Rows, D: Rows) -> Ray:
         """Return the loss along a direction; scores are linear in the step, so any number of trials reads samples once."""
@@ -142,15 +142,15 @@ class Linear:
         return some
 
     def _scores(self, W: Rows, linear: bool = False) -> Tensor:
-        """Return the scores Z [C, K, B]; with `linear`, those of a direction, without the offset."""
+        """Return the scores Z [C, B, K]; with `linear`, those of a direction, without the offset."""
         form, X = self.form, self.samples.X
         at = form.outputs * form.inputs
-        weight = W[:, :at].view(W.shape[0], form.outputs, -1)
+        weight = W[:, :at].view(W.shape[0], form.outputs, -1).transpose(1, 2)
         if form.bias:
-            return torch.baddbmm(W[:, at:, None], weight, X.transpose(1, 2))
+            return torch.baddbmm(W[:, None, at:], X, weight)
         if self.offset is None or linear:
-            return torch.bmm(weight, X.transpose(1, 2))
-        return torch.baddbmm(self.offset, weight, X.transpose(1, 2))
+            return torch.bmm(X, weight)
+        return torch.baddbmm(self.offset, X, weight)
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Closed form for multi-layer perceptrons: one product per layer and direction for a whole chunk of clients.
 
-H_0 = X', Z_l = W_l H_(l-1) + b_l, H_l = a(Z_l), and back: D_l = dL/dZ_l, dL/dW_l = D_l H_(l-1)', D_(l-1) = W_l' D_l * a'.
+H_0 = X, Z_l = H_(l-1) W_l' + b_l, H_l = a(Z_l), and back: D_l = dL/dZ_l, dL/dW_l = D_l' H_(l-1), D_(l-1) = D_l W_l * a'.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Perceptron:
         states = self._states(layers)
         L = self.form.phi.value(states[-1], s.T, s.w)
         for (weight, bias), (D, H) in zip(self._views(G)[::-1], self._back(layers, states), strict=True):
-            torch.bmm(D, H.transpose(1, 2), out=weight)
+            torch.bmm(D.transpose(1, 2), H, out=weight)
             if bias is not None:
-                torch.sum(D, 2, keepdim=True, out=bias)
+                torch.sum(D, 1, keepdim=True, out=bias)
         return L, G
 
     def descend(self, W: Rows, eta: Col) -> None:
@@ -44,9 +44,9 @@ class Perceptron:
         layers = self._views(W)
         self.samples.charge(self.meter.gradients, self.rows)
         for (weight, bias), (D, H) in zip(layers[::-1], self._back(layers, self._states(layers), eta), strict=True):
-            weight.baddbmm_(D, H.transpose(1, 2), alpha=-1)
+            weight.baddbmm_(D.transpose(1, 2), H, alpha=-1)
             if bias is not None:
-                bias.sub_(D.sum(2, keepdim=True))
+                bias.sub_(D.sum(1, keepdim=True))
 
     def take(self, rows: list[int]) -> Perceptron:
         some = copy.copy(self)
@@ -54,20 +54,21 @@ class Perceptron:
         return some
 
     def _views(self, W: Rows) -> list[tuple[Tensor, Tensor | None]]:
-        """Return the weight [C, outputs, inputs] and the bias [C, outputs, 1] of every layer as views."""
+        """Return the weight [C, outputs, inputs] and the bias [C, 1, outputs] of every layer as views."""
         at, found = 0, list[tuple[Tensor, Tensor | None]]()
         for inputs, outputs, bias in self.form.layers:
             end = at + outputs * inputs
             weight = W[:, at:end].view(len(W), outputs, inputs)
             at = end + outputs * bias
-            found.append((weight, W[:, end:at, None] if bias else None))
+            found.append((weight, W[:, None, end:at] if bias else None))
         return found
 
     def _states(self, layers: list[tuple[Tensor, Tensor | None]]) -> list[Tensor]:
-        """Return the inputs of every layer and the scores, each [C, units, B]."""
-        states = [self.samples.X.transpose(1, 2)]
+        """Return the inputs of every layer and the scores, each [C, B, units]."""
+        states = [self.samples.X]
         for i, (weight, bias) in enumerate(layers):
-            Z = torch.bmm(weight, states[-1]) if bias is None else torch.baddbmm(bias, weight, states[-1])
+            across = weight.transpose(1, 2)
+            Z = torch.bmm(states[-1], across) if bias is None else torch.baddbmm(bias, states[-1], across)
             states.append(self.form.hidden[i].activation.apply(Z) if i < len(self.form.hidden) else Z)
         return states
 
@@ -76,11 +77,10 @@ class Perceptron:
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (eta dL/dZ, input) of every layer, the last one first; the caller may then change its weight."""
         s = self.samples
-        D = self.form.phi.slope(states.pop(), s.T, s.w)
-        D = D if eta is None else D.mul_(eta[:, :, None])
+        D = self.form.phi.slope(states.pop(), s.T, s.w if eta is None else s.w * eta[:, :, None])
         for i in range(len(layers) - 1, 0, -1):
             H = states.pop()
-            below = torch.bmm(layers[i][0].transpose(1, 2), D)  # before the caller changes this layer
+            below = torch.bmm(D, layers[i][0])  # before the caller changes this layer
             yield D, H
             D = self.form.hidden[i - 1].activation.back(below, H)
         yield D, states.pop()

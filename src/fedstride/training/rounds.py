@@ -141,7 +141,9 @@ def asked_to_stop(
     watch: Watch, state: TrainingState, row: Row, make: Callable[[], nn.Module], callbacks: Callbacks
 ) -> bool:
     """Call the callbacks, and return whether one of them asks to end the run."""
-    event = Event(state.round, state.x.clone(), row, make, watch.phases(), watch.taken())
+    with one_thread():  # torch's other threads would spin for milliseconds of the next round
+        x = state.x.clone()
+    event = Event(state.round, x, row, make, watch.phases(), watch.taken())
     return any([callback(event) is STOP for callback in callbacks])
 
 

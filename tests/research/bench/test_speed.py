@@ -104,6 +104,20 @@ def test_the_command_writes_what_it_shows(tmp_path, monkeypatch):
     assert "speed-up over the hand-written loop" in Path("runs/bench/speed.html").read_text()
 
 
+def test_bfloat16_is_timed_beside_float32(tmp_path, monkeypatch):
+    monkeypatch.setitem(WORKLOADS, "softmax", TINY)
+    monkeypatch.chdir(tmp_path)
+    command = "bench speed --workload softmax --engine fedstride --repeats 1 --bfloat16 --json"
+    done = CliRunner().invoke(app, command.split())
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)["workloads"]["softmax"]["engines"]
+    assert found["bfloat16"]["status"] == "ok" and found["bfloat16"]["ratio"] > 0
+    assert 1e-5 < found["bfloat16"]["difference"] < 0.1  # from float32, by the rounding of bfloat16
+    row = show.table(report_of({"softmax": {"foreign_load": 0.0, "engines": found}}))
+    assert row[0][2:4] == ["fedstride", "bfloat16"]
+    assert row[1][-1].endswith(f" / {found['bfloat16']['difference']:.0e}")
+
+
 def test_unknown_names_are_refused():
     done = CliRunner().invoke(app, ["bench", "speed", "--workload", "sofmax"])
     assert done.exit_code == 2 and "'softmax'" in done.stderr

@@ -53,6 +53,9 @@ def speed(
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Number of timed repeats per engine.")] = 5,
     quick: Annotated[bool, typer.Option("--quick", help="Two repeats, without ResNet-18 and growth.")] = False,
+    bfloat16: Annotated[
+        bool, typer.Option("--bfloat16", help='Time fedstride also with precision="bfloat16".')
+    ] = False,
     profile: Annotated[
         str | None, typer.Option(help="Show instead where the time of a client-step of this workload goes.")
     ] = None,
@@ -70,7 +73,7 @@ def speed(
         _profile(profile, markdown, as_json)
         return
     with _with_workers() as say:
-        report = _measure(workload, engine, 2 if quick else repeats, quick, say)
+        report = _measure(workload, engine, 2 if quick else repeats, quick, bfloat16, say)
     out.mkdir(parents=True, exist_ok=True)
     for name, text in (
         ("speed.json", json.dumps(report, indent=2) + "\n"),
@@ -291,7 +294,7 @@ def _profile(workload: str, markdown: bool, as_json: bool) -> None:
 
 
 def _measure(
-    workloads: list[str] | None, engines: list[str] | None, repeats: int, quick: bool, say: Say
+    workloads: list[str] | None, engines: list[str] | None, repeats: int, quick: bool, mixed: bool, say: Say
 ) -> dict[str, Any]:
     from fedstride.research.bench import speed
     from fedstride.research.bench.engines import BY_HAND
@@ -302,7 +305,7 @@ def _measure(
     usual = [w for w in every if not (quick and w in ("resnet18", "growth"))]
     work = _chosen("--workload", workloads, every, usual)
     chosen = [known[n] for n in dict.fromkeys((BY_HAND.name, *_chosen("--engine", engines, list(known), list(known))))]
-    results = {name: speed.compare(WORKLOADS[name], chosen, repeats, say) for name in work if name != "growth"}
+    results = {name: speed.compare(WORKLOADS[name], chosen, repeats, say, mixed) for name in work if name != "growth"}
     grown = speed.growth(say) if "growth" in work else {}
     found = {"machine": speed.machine(), "repeats": repeats, "workloads": results, "growth": grown}
     return {**found, "claims": speed.claims(results, grown)}

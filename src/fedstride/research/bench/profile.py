@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedstride.algorithm import recipes
-from fedstride.engine.local import Local
+from fedstride.engine.local import Local, cores
 from fedstride.research.bench.workloads import Workload
 from fedstride.training.rounds import Event
 from fedstride.training.train import train
@@ -90,7 +90,7 @@ def profile(workload: Workload) -> Profile:
     with recorder:
         _seconds(workload, Local(workers=1), recorder.clear)
     one, _ = _seconds(workload, Local(workers=1), clock=time.thread_time)
-    wall, about = _seconds(workload, Local())
+    wall, about = _seconds(workload, Local(workers=cores()))  # fixed: the search for the best number takes more rounds
     workers = int(about["workers"])
     parts = {kind: recorder.seconds[kind] / ROUNDS for kind in (*KINDS, OTHER)}
     parts[PYTHON] = max(0.0, one - sum(parts.values()))

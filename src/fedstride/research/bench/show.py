@@ -9,7 +9,7 @@ from fedstride.app.report import theme
 from fedstride.app.report.builder import build
 from fedstride.app.report.chart import Chart
 from fedstride.research.bench.engines import BY_HAND, FEDSTRIDE
-from fedstride.research.bench.speed import PLAIN, TARGETS
+from fedstride.research.bench.speed import MIXED, PLAIN, TARGETS
 from fedstride.research.bench.svg import document, line, text
 
 Report = dict[str, Any]
@@ -41,7 +41,7 @@ def table(report: Report) -> Rows:
                 f"{TARGETS[name]:g}" if name in TARGETS else "",
                 " / ".join(_percent(t["share_of_peak"]) for t in pair),
                 " / ".join(_mebibytes(t["peak_bytes"]) for t in pair),
-                "-" if ours.get("difference") is None else f"{ours['difference']:.0e}",
+                " / ".join(_difference(t) for t in (ours, result["engines"].get(MIXED)) if t is not None),
             ]
         )
     return rows
@@ -189,6 +189,10 @@ def _cell(timed: dict[str, Any] | None) -> str:
     return (
         f"{timed['ratio']:.2f}" if timed["status"] == "ok" else {"wrong": "WRONG"}.get(timed["status"], timed["status"])
     )
+
+
+def _difference(timed: dict[str, Any]) -> str:
+    return "-" if timed.get("difference") is None else f"{timed['difference']:.0e}"
 
 
 def _median(values: list[float]) -> float:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from fedstride.research.bench.engines import BY_HAND, FEDSTRIDE, EngineFailed, Program, RunningProgram, cpu_seconds
 from fedstride.research.bench.workloads import GROWTH, Workload
@@ -29,6 +30,7 @@ TRIAL = 0.4  # allowed cost of a trial of Armijo's search; a forward pass is a t
 MEMORY = 2 * 2**30  # bytes allowed with many clients
 LINEAR = 1.25  # allowed time of a client in a large cohort, relative to a smaller one
 PLAIN = "plain SGD"  # reference for Armijo's cost
+MIXED = "bfloat16"  # fedstride in mixed precision
 
 
 @dataclass
@@ -81,8 +83,10 @@ class Surroundings:
 Lanes = dict[str, tuple[Program, Workload]]
 
 
-def compare(workload: Workload, chosen: Sequence[Program], repeats: int, say: Say) -> dict[str, Any]:
-    """Compare several engines on one workload, with alternating repeats."""
+def compare(
+    workload: Workload, chosen: Sequence[Program], repeats: int, say: Say, mixed: bool = False
+) -> dict[str, Any]:
+    """Compare several engines on one workload, with alternating repeats; `mixed` adds fedstride in bfloat16."""
     found = {e.name: ProgramTiming(bound=e.bound, checked_in=e.dtype) for e in chosen}
     for e in chosen:
         if e.peer and e.name not in workload.peers:
@@ -97,6 +101,9 @@ def compare(workload: Workload, chosen: Sequence[Program], repeats: int, say: Sa
         if workload.algorithm == "fedsls" and FEDSTRIDE.name in lanes:
             lanes[PLAIN] = (replace(FEDSTRIDE, name=PLAIN), replace(workload, algorithm="fedavg"))
             found[PLAIN] = ProgramTiming()
+        if mixed and FEDSTRIDE.name in lanes:
+            lanes[MIXED] = (replace(FEDSTRIDE, name=MIXED), replace(workload, precision=MIXED))
+            found[MIXED] = ProgramTiming()
         _time(lanes, found, repeats, folder, around, say)
     flops = workload.flops()
     floor = flops / around.matmul_flops
@@ -149,9 +156,14 @@ def _trained(worker: RunningProgram, rounds: int, file: Path) -> list[Any]:
     for n in (0, rounds):
         if n:
             worker.ask(do="rounds", n=n)
-        worker.ask(do="model", file=str(file))
-        models.append(np.load(file, allow_pickle=False))
+        models.append(_model(worker, file))
     return models
+
+
+def _model(worker: RunningProgram, file: Path) -> Any:
+    """Return an engine's present model as one vector."""
+    worker.ask(do="model", file=str(file))
+    return np.load(file, allow_pickle=False)
 
 
 def _time(
@@ -160,7 +172,7 @@ def _time(
     workers: dict[str, RunningProgram] = {}
     with ExitStack() as stack:
         for name, (engine, workload) in lanes.items():
-            place = folder / workload.algorithm
+            place = folder / f"{workload.algorithm} {workload.precision}"
             if not place.exists():
                 replace(workload, rounds=1 + repeats * workload.rounds).write(place)
             workers[name] = stack.enter_context(RunningProgram(engine, place))
@@ -179,6 +191,10 @@ def _time(
                             raise
                         found[name].fail("failed", str(error))
                         del workers[name]
+        if MIXED in workers and FEDSTRIDE.name in workers:
+            model, single = (_model(workers[name], folder / "model.npy") for name in (MIXED, FEDSTRIDE.name))
+            start = nn.utils.parameters_to_vector(lanes[MIXED][1].build().parameters()).detach().numpy()
+            found[MIXED].difference = float(np.linalg.norm(model - single) / np.linalg.norm(single - start))
         for name, worker in workers.items():
             found[name].peak_bytes, found[name].about = worker.peak(), worker.ask(do="end")
 

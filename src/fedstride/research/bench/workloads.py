@@ -49,6 +49,7 @@ class Workload:
     peers: tuple[str, ...] = ()
     federation: int | None = None  # total number of clients, generated on access; None: the clients of a round
     dtype: str = "float32"
+    precision: str | None = None  # of fs.train()
 
     @property
     def loss(self) -> str:

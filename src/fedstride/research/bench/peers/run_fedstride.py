@@ -30,6 +30,7 @@ def main(folder: str) -> None:
         cohort=None if workload.federation is None else workload.clients,
         local_steps=workload.steps,
         batch_size=workload.batch,
+        precision=workload.precision,
         callbacks=[lambda event: pace(lambda: event.x)],
     )
     trials = [row["trials"] for row in run.history[1:] or run.history]  # the first round is a warm-up
