@@ -380,3 +380,9 @@ def test_switches_are_true_or_false(make, value):
 def test_a_schedule_that_fails_is_named():
     with pytest.raises(fs.InvalidInput, match=r"schedule=.* fails for round 0 of 1 \(ValueError.*expected a function"):
         attempt(algorithm=fs.recipes.fedavg(lr=0.1, schedule=int))
+
+
+@pytest.mark.parametrize("value", [torch.zeros(0), torch.zeros(2, 2), "0.9", None])
+def test_the_momentum_of_fednova_is_a_number(value):
+    with pytest.raises(fs.InvalidInput, match=r"fednova: beta=.* expected a number in \[0, 1\)"):
+        fs.recipes.fednova(beta=value)

@@ -26,7 +26,7 @@ from fedstride.client.step import (
     Polyak,
 )
 from fedstride.client.step.schedule import Schedule
-from fedstride.core.errors import InvalidInput, nearest, positive
+from fedstride.core.errors import InvalidInput, decay, nearest, positive
 from fedstride.core.errors import betas as check_betas
 from fedstride.server import (
     AdagradServer,
@@ -79,6 +79,7 @@ def fednova(
     lr: float = 0.1, server_lr: float = 1.0, beta: float = 0.0, mu: float = 0.0, schedule: Schedule | None = None
 ) -> Algorithm:
     """Updates normalised by each client's effective number of steps; beta is the clients' momentum."""
+    decay("fednova", beta=beta)
     step = Momentum(lr, beta, schedule) if beta else Constant(lr, schedule)
     return Algorithm(step, FedNova(server_lr), Proximal(mu), name="fednova")
 
