@@ -384,5 +384,5 @@ def test_a_schedule_that_fails_is_named():
 
 @pytest.mark.parametrize("value", [torch.zeros(0), torch.zeros(2, 2), "0.9", None])
 def test_the_momentum_of_fednova_is_a_number(value):
-    with pytest.raises(fs.InvalidInput, match=r"fednova: beta=.* expected a number in \[0, 1\)"):
+    with pytest.raises(fs.InvalidInput, match=r"(?s)fednova: beta=.* expected a number in \[0, 1\)"):
         fs.recipes.fednova(beta=value)
