@@ -160,3 +160,11 @@ def test_the_time_of_a_client_must_not_grow_with_the_cohort():
     assert time["measured"] == pytest.approx(2.0) and not time["kept"]
     failed = [{"n": 10, "seconds": None, "peak_bytes": None}]
     assert speed.claims({}, {"clients in a round": failed}) == []
+
+
+def test_the_fastest_other_library_is_the_one_to_beat():
+    seconds = {"by hand": 1.0, "fedstride": 0.25, "pfl": 0.8, "flower": 2.0, "fedjax": 0.5}
+    timed = {name: vars(speed.ProgramTiming(seconds=[s, s], ratio=1 / s)) for name, s in seconds.items()}
+    (_, found) = speed.claims({"softmax": {"engines": timed}}, {})
+    assert found["what"] == "softmax: times faster than fedjax, the fastest other library"
+    assert (found["measured"], found["bound"], found["kept"]) == (2.0, 3.0, False)
