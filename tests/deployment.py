@@ -182,9 +182,13 @@ class Deployment:
         end = time.monotonic() + timeout
         while not (status := self.status(run)).startswith("finished"):
             assert time.monotonic() < end, f"{status} after {timeout} s:\n{self.log(run)}"
-            soon = time.monotonic() + 3  # a question costs a second of a core, a look at the server's process nothing
-            while self._serving() and time.monotonic() < soon:
-                time.sleep(0.1)
+            for serving, seconds in (
+                (False, 3),
+                (True, 60),
+            ):  # a question costs seconds of a core, a look at processes nothing
+                soon = time.monotonic() + seconds
+                while self._serving() is serving and time.monotonic() < soon:
+                    time.sleep(0.1)
         return status
 
     def _serving(self) -> bool:

@@ -100,8 +100,8 @@ MUTANTS = [
     Mutant(
         "straight steps are twice as long",
         "oracle/linear.py",
-        "baddbmm_(D, s.X, alpha=-1)",
-        "baddbmm_(D, s.X, alpha=-2)",
+        "baddbmm_(D.transpose(1, 2), s.X, alpha=-1)",
+        "baddbmm_(D.transpose(1, 2), s.X, alpha=-2)",
         f"tests/oracle/test_linear.py {TWINS}fedavg",
     ),
 ]

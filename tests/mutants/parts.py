@@ -149,7 +149,7 @@ MUTANTS = [
         f"{LOOP}",
         "",
         ("every epoch has the same order", '"batches", epoch)', '"batches", 0)'),
-        ("batches overlap", "[j * b : (j + 1) * b]", "[j * b : (j + 1) * b + 1]"),
+        ("batches overlap", "[j * b : (j + steps) * b]", "[max(j * b - 1, 0) : max((j + steps) * b - 1, steps * b)]"),
     ),
     *of(
         "gradient/iag.py",
