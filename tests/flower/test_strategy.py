@@ -122,6 +122,20 @@ def test_callbacks_see_every_round_and_may_end_the_run(make, client, tmp_path):
     assert [event.round for event in events[3:]] == [3] and again.history["round"] == [1, 2, 3]
 
 
+def test_a_callback_that_fails_costs_no_finished_round(tmp_path):
+    def fail(event: fs.Event) -> None:
+        if event.round == 2:
+            raise RuntimeError("a full disk")
+
+    rare = fs.Checkpoints(tmp_path, every=10)
+    with pytest.raises(RuntimeError, match="a full disk"):
+        flower.FedExP(callbacks=[fail], checkpoint=rare).start(Grid(unchanged_client()), initial(), num_rounds=3)
+    grid, again = Grid(unchanged_client()), flower.FedExP(checkpoint=rare)
+    result = again.start(grid, initial(), num_rounds=3)
+    assert again.history["round"] == [1, 2, 3] and list(result.evaluate_metrics_clientapp) == [1, 2, 3]
+    assert {m.content["config"]["server-round"] for m in grid.sent if m.metadata.message_type == "train"} == {3}
+
+
 def test_a_monitor_serves_the_figures_of_a_strategy():
     with closing(fs.loggers.Prometheus(port=0)) as monitor:
         flower.FedExP(callbacks=[monitor]).start(Grid(unchanged_client()), initial(), num_rounds=2)

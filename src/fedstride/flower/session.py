@@ -36,7 +36,7 @@ from fedstride.training.history import Row
 from fedstride.training.resume import Recorder
 from fedstride.training.retry import complete_round
 from fedstride.training.round import broadcast_of, choose_cohort
-from fedstride.training.rounds import Callbacks, amended, asked_to_stop
+from fedstride.training.rounds import Callbacks, amended, asked_to_stop, saved_when_it_fails
 from fedstride.training.setup import Setup, task_of
 from fedstride.training.state import TrainingState, initial_state, read_out
 from fedstride.training.watch import Watch
@@ -120,7 +120,9 @@ class Session:
         Returns:
             Whether no callback asks to end the run.
         """
-        stopped = self._asked_to_stop(row)
+        self.state = amended(self.state, row)
+        with saved_when_it_fails(self.recorder, self.state):
+            stopped = self._asked_to_stop(row)
         self.state = amended(self.state, row)
         if self.recorder is not None and (stopped or self.recorder.due(self.state)):
             with self.watch.phase("checkpoints"):
@@ -128,7 +130,7 @@ class Session:
         return not stopped
 
     def _asked_to_stop(self, row: Row) -> bool:
-        return asked_to_stop(self.watch, self.state, row, _no_model, self.plan.callbacks)
+        return asked_to_stop(self.setup, self.state, row, self.plan.callbacks, _no_model)
 
     def begin(self, number: int, arrays: ArrayRecord, config: ConfigRecord) -> list[Message]:
         """Return the messages of a round; arrays: those returned last, or others to continue from."""

@@ -21,7 +21,7 @@ from fedstride.training.scaling import measure_inputs
 from fedstride.training.setup import Setup
 from fedstride.training.state import TrainingState, exported, is_over, pack, read_out, remember_best, run_of, unpack
 from fedstride.training.stop import STOP, interrupts_return
-from fedstride.training.watch import ROUNDS, Asked, Watch
+from fedstride.training.watch import ROUNDS, Asked
 
 Callbacks = Sequence[Callable[["Event"], object]]
 
@@ -71,17 +71,17 @@ def lead(setup: Setup, state: TrainingState, when: Checkpoints | None, callbacks
             if setup.task.normalise and state.scaling is None:
                 with one_thread(), setup.watch.phase(ROUNDS):
                     state = measure_inputs(setup, state)
-            if state.round == 0 and _asked_to_stop(setup, state, {"round": 0}, callbacks):
+            if state.round == 0 and asked_to_stop(setup, state, {"round": 0}, callbacks):
                 ended = "stopped"
             while ended == "finished" and state.round < setup.task.rounds and not is_over(setup, state):
-                with _saved_when_it_fails(recorder, state), one_thread(), setup.watch.phase(ROUNDS):
+                with saved_when_it_fails(recorder, state), one_thread(), setup.watch.phase(ROUNDS):
                     after, row = complete_round(setup, state)
                 # Not under the save: a failure from here to the assignment may leave the clients' memory one round
                 # ahead of the state, and the two must not be saved together.
                 setup.clients.commit()
                 state = after
-                with _saved_when_it_fails(recorder, state):
-                    if _asked_to_stop(setup, state, row, callbacks):
+                with saved_when_it_fails(recorder, state):
+                    if asked_to_stop(setup, state, row, callbacks):
                         ended = "stopped"
                 state = remember_best(setup, amended(state, row))
                 _check_metric(setup, state)
@@ -130,20 +130,21 @@ def _check_metric(setup: Setup, state: TrainingState) -> None:
         )
 
 
-def _asked_to_stop(setup: Setup, state: TrainingState, row: Row, callbacks: Callbacks) -> bool:
-    def make() -> nn.Module:
-        return exported(setup, state, read_out(setup.algorithm, state), state.stats)
-
-    return asked_to_stop(setup.watch, state, row, make, callbacks)
-
-
 def asked_to_stop(
-    watch: Watch, state: TrainingState, row: Row, make: Callable[[], nn.Module], callbacks: Callbacks
+    setup: Setup,
+    state: TrainingState,
+    row: Row,
+    callbacks: Callbacks,
+    make: Callable[[], nn.Module] | None = None,
 ) -> bool:
-    """Call the callbacks, and return whether one of them asks to end the run."""
+    """Call the callbacks, and return whether one of them asks to end the run; make: instead of the model of the run."""
     with one_thread():  # torch's other threads would spin for milliseconds of the next round
         x = state.x.clone()
-    event = Event(state.round, x, row, make, watch.phases(), watch.taken())
+
+    def usual() -> nn.Module:
+        return exported(setup, state, read_out(setup.algorithm, state), state.stats)
+
+    event = Event(state.round, x, row, make or usual, setup.watch.phases(), setup.watch.taken())
     return any([callback(event) is STOP for callback in callbacks])
 
 
@@ -174,7 +175,7 @@ def follow(setup: Setup, state: TrainingState) -> Run:
 
 
 @contextmanager
-def _saved_when_it_fails(recorder: Recorder | None, state: TrainingState) -> Iterator[None]:
+def saved_when_it_fails(recorder: Recorder | None, state: TrainingState) -> Iterator[None]:
     """Save the finished rounds on an error or an interrupt, even if saves are rare."""
     try:
         yield

@@ -262,7 +262,7 @@ class FlowerClients:
 
 
 def left_out(folder: Path, clients: int) -> set[int]:
-    """Return the clients without which a run started, as its newest checkpoint says; none if there is no checkpoint."""
+    """Return the clients that were left out when a run started, from its newest checkpoint; none without a checkpoint."""
 
     def read(path: Path) -> set[int]:
         tensors, _ = read_tensors(path)

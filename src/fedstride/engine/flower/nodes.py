@@ -252,7 +252,7 @@ class Nodes:
         elif about.client >= self.clients:
             log.info("node %d is client %d, but clients=%d: ignored", node, about.client, self.clients)
         elif about.client in self.left_out:
-            log.info("node %d is client %d, without which this run started: ignored", node, about.client)
+            log.info("node %d is client %d, which was left out when this run started: ignored", node, about.client)
         elif other in there or (self.bound and other is not None):
             self.useless.remove(node)
             self.rivals[node] = about
