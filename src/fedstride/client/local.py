@@ -14,6 +14,7 @@ from fedstride.client.step import Step
 from fedstride.core.capabilities import declared
 from fedstride.core.rows import Col, Rows, State, Vec, repeat
 from fedstride.oracle import Linear, Oracle, Perceptron
+from fedstride.oracle.forms import Layers
 
 
 @dataclass(frozen=True)
@@ -49,15 +50,19 @@ def run(
     state = step.init(x, context)
     straight = declared(step, "fixed_step") and corr is None and terms.plain and options == LocalOptions()
     total, first_loss = torch.zeros_like(context.size), torch.zeros_like(context.size)
+    layers = Layers()  # views of the active rows
     for k in range(context.steps[0]):
         n = context.active(k)
-        parts = (terms, corr) if n == C else first_rows(terms, corr, n)
         data = oracles(k, n)
         Y, now = (W, state) if n == C else (W[:n], {name: v[:n] for name, v in state.items()})
-        if straight and k > 0 and isinstance(data, Linear | Perceptron):
-            data.descend(Y, now["eta"])
-            total[:n].add_(now["eta"])
+        if straight and isinstance(data, Linear | Perceptron):
+            if k == 0 or n < len(layers[0][0]):
+                layers = data.form.views(Y)
+            loss = data.descend(layers, now["eta"], valued=k == 0)
+            if loss is not None:
+                first_loss[:n] = loss
             continue
+        parts = (terms, corr) if n == C else first_rows(terms, corr, n)
         oracle = Corrected(data, *parts, options.weight_decay, options.clip_norm)
         L, G = oracle.grad(Y)
         if k == 0 and oracle.data_loss is not None:
@@ -67,4 +72,4 @@ def run(
         total[:n] += now["eta"]
         if n < C:  # inactive rows keep their last state
             state = {name: torch.cat([v, state[name][n:]]) if name in state else v for name, v in now.items()}
-    return Trained(W, total, first_loss, state)
+    return Trained(W, state["eta"] * context.tau if straight else total, first_loss, state)

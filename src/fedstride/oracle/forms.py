@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from fedstride.core import losses
 from fedstride.core.batch import Batch
 from fedstride.core.losses import Loss
-from fedstride.core.rows import Col
+from fedstride.core.rows import Col, Rows
 from fedstride.models.network import Network
 
 CHANGED = ("forward", "features", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 Part = Callable[[Tensor, Tensor, Tensor], Tensor]
+Layers = list[tuple[Tensor, Tensor | None]]  # weight [C, outputs, inputs] and bias [C, 1, outputs] of every layer
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,16 @@ class Form:
     def layers(self) -> list[tuple[int, int, bool]]:
         """(inputs, outputs, bias) of all layers."""
         return [*((m.inputs, m.outputs, m.bias) for m in self.hidden), (self.inputs, self.outputs, self.bias)]
+
+    def views(self, W: Rows) -> Layers:
+        """Return the weights and biases of all layers as views of the rows."""
+        at, found = 0, Layers()
+        for inputs, outputs, bias in self.layers:
+            end = at + outputs * inputs
+            weight = W[:, at:end].view(W.shape[0], outputs, inputs)
+            at = end + outputs * bias
+            found.append((weight, W[:, None, end:at] if bias else None))
+        return found
 
     def flops(self, samples: int) -> float:
         """Return the FLOPs of one loss and its gradient: three matrix products per layer, two in the first."""

@@ -14,9 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedstride.core.batch import Batch
-from fedstride.core.rows import Col, Rows, Vec, repeat
-from fedstride.oracle.forms import Form
+from fedstride.core.rows import Col, Rows, Vec
+from fedstride.oracle.forms import Form, Layers
 from fedstride.oracle.protocol import Meter, Ray
+
+FEW = 8  # outputs up to which a product is faster with samples in its columns
 
 
 @dataclass
@@ -76,6 +78,15 @@ def _padded(parts: list[Tensor], B: int) -> Tensor:
     return torch.stack([F.pad(p, (0, 0, 0, B - len(p))) for p in parts])
 
 
+def affine(X: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return X W' + b of every client: [C, B, inputs] and [C, outputs, inputs] to [C, B, outputs]."""
+    if weight.shape[1] <= FEW:
+        Z = torch.bmm(weight, X.transpose(1, 2)).transpose(1, 2)
+    else:
+        Z = torch.bmm(X, weight.transpose(1, 2))
+    return Z if bias is None else Z.add_(bias)  # baddbmm would be slower
+
+
 class Linear:
     """f_B and its gradient for all rows at once, from the scores Z = X W' + offset."""
 
@@ -93,37 +104,36 @@ class Linear:
 
     def loss(self, W: Rows) -> Col:
         self.samples.charge(self.meter.forwards, self.rows)
-        return self.form.phi.value(self._scores(W), self.samples.T, self.samples.w)
+        return self.form.phi.value(self._scores(self.form.views(W)), self.samples.T, self.samples.w)
 
     def grad(self, W: Rows) -> tuple[Col, Rows]:
-        form, s = self.form, self.samples
-        Z = self._scores(W)
+        phi, s, G = self.form.phi, self.samples, torch.empty_like(W)
+        Z = self._scores(self.form.views(W))
         self.last = W, W._version, Z
-        L, D = form.phi.value(Z, s.T, s.w), form.phi.slope(Z, s.T, s.w)
         self.samples.charge(self.meter.gradients, self.rows)
-        if not form.bias:
-            return L, torch.bmm(D.transpose(1, 2), s.X).flatten(1)
-        G = torch.empty_like(W)
-        at = form.outputs * form.inputs
-        torch.bmm(D.transpose(1, 2), s.X, out=G[:, :at].view(len(W), form.outputs, -1))
-        torch.sum(D, 1, out=G[:, at:])
-        return L, G
+        D = phi.slope(Z, s.T, s.w)
+        ((weight, bias),) = self.form.views(G)
+        torch.bmm(D.transpose(1, 2), s.X, out=weight)
+        if bias is not None:
+            torch.sum(D, 1, keepdim=True, out=bias)
+        return phi.value(Z, s.T, s.w), G
 
-    def descend(self, W: Rows, eta: Col) -> None:
-        """Update W -= eta grad in place."""
-        form, s = self.form, self.samples
+    def descend(self, layers: Layers, eta: Col, valued: bool = False) -> Col | None:
+        """Update W -= eta grad in place, given form.views(W); return the loss before if `valued`."""
+        phi, s, Z, ((weight, bias),) = self.form.phi, self.samples, self._scores(layers), layers
+        L = phi.value(Z, s.T, s.w) if valued else None
         self.samples.charge(self.meter.gradients, self.rows)
-        D = form.phi.slope(self._scores(W), s.T, s.w * eta[:, :, None])
-        at = form.outputs * form.inputs
-        W[:, :at].view(W.shape[0], form.outputs, -1).baddbmm_(D.transpose(1, 2), s.X, alpha=-1)
-        if form.bias:
-            W[:, at:].sub_(D.sum(1))
+        D = phi.slope(Z, s.T, s.w * eta[:, :, None])
+        weight.baddbmm_(D.transpose(1, 2), s.X, alpha=-1)
+        if bias is not None:
+            bias.sub_(D.sum(1, keepdim=True))
+        return L
 
     def along(self, W: Rows, D: Rows) -> Ray:
         """Return the loss along a direction; scores are linear in the step, so any number of trials reads samples once."""
         here = self.last is not None and self.last[0] is W and self.last[1] == W._version
-        Z = self.last[2] if self.last is not None and here else self._scores(W)
-        slope = self._scores(D, linear=True)
+        Z = self.last[2] if self.last is not None and here else self._scores(self.form.views(W))
+        slope = affine(self.samples.X, *self.form.views(D)[0])
         s, phi = self.samples, self.form.phi.value
 
         def value(eta: Col, rows: list[int]) -> Col:
@@ -141,16 +151,10 @@ class Linear:
         some.offset = None if self.offset is None else self.offset[rows]
         return some
 
-    def _scores(self, W: Rows, linear: bool = False) -> Tensor:
-        """Return the scores Z [C, B, K]; with `linear`, those of a direction, without the offset."""
-        form, X = self.form, self.samples.X
-        at = form.outputs * form.inputs
-        weight = W[:, :at].view(W.shape[0], form.outputs, -1).transpose(1, 2)
-        if form.bias:
-            return torch.baddbmm(W[:, None, at:], X, weight)
-        if self.offset is None or linear:
-            return torch.bmm(X, weight)
-        return torch.baddbmm(self.offset, X, weight)
+    def _scores(self, layers: Layers) -> Tensor:
+        """Return the scores Z [C, B, K]."""
+        ((weight, bias),) = layers
+        return affine(self.samples.X, weight, self.offset if bias is None else bias)
 
 
 @dataclass
@@ -181,8 +185,8 @@ class Reduced:
 
 def reduced(form: Form, samples: Matrices, factors: Tensor, x: Vec, meter: Meter) -> Reduced:
     """Return the reduced problem around x."""
-    scores = Linear(form, samples, Meter(len(samples.sizes)))._scores(repeat(x, len(samples.sizes)))
-    n = samples.X.shape[1]
+    C, n, _ = samples.X.shape
+    scores = affine(samples.X.view(1, C * n, -1), *form.views(x[None])[0]).view(C, n, -1)
     small = Form(form.phi, n, form.outputs, False, form.reduction)
     oracle = Linear(small, Matrices(factors, samples.T, samples.w, samples.sizes), meter, offset=scores)
     return Reduced(form, samples, factors, oracle, x.new_zeros(form.outputs * n))

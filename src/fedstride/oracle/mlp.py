@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fedstride.core.rows import Col, Rows
-from fedstride.oracle.forms import Form
-from fedstride.oracle.linear import Matrices
+from fedstride.oracle.forms import Form, Layers
+from fedstride.oracle.linear import Matrices, affine
 from fedstride.oracle.protocol import Meter
 
 
@@ -26,55 +26,44 @@ class Perceptron:
 
     def loss(self, W: Rows) -> Col:
         self.samples.charge(self.meter.forwards, self.rows)
-        return self.form.phi.value(self._states(self._views(W))[-1], self.samples.T, self.samples.w)
+        return self.form.phi.value(self._states(self.form.views(W))[-1], self.samples.T, self.samples.w)
 
     def grad(self, W: Rows) -> tuple[Col, Rows]:
-        s, G, layers = self.samples, torch.empty_like(W), self._views(W)
+        s, G, layers = self.samples, torch.empty_like(W), self.form.views(W)
         self.samples.charge(self.meter.gradients, self.rows)
         states = self._states(layers)
         L = self.form.phi.value(states[-1], s.T, s.w)
-        for (weight, bias), (D, H) in zip(self._views(G)[::-1], self._back(layers, states), strict=True):
+        for (weight, bias), (D, H) in zip(self.form.views(G)[::-1], self._back(layers, states), strict=True):
             torch.bmm(D.transpose(1, 2), H, out=weight)
             if bias is not None:
                 torch.sum(D, 1, keepdim=True, out=bias)
         return L, G
 
-    def descend(self, W: Rows, eta: Col) -> None:
-        """Update W -= eta grad in place."""
-        layers = self._views(W)
+    def descend(self, layers: Layers, eta: Col, valued: bool = False) -> Col | None:
+        """Update W -= eta grad in place, given form.views(W); return the loss before if `valued`."""
+        s, states = self.samples, self._states(layers)
+        L = self.form.phi.value(states[-1], s.T, s.w) if valued else None
         self.samples.charge(self.meter.gradients, self.rows)
-        for (weight, bias), (D, H) in zip(layers[::-1], self._back(layers, self._states(layers), eta), strict=True):
+        for (weight, bias), (D, H) in zip(layers[::-1], self._back(layers, states, eta), strict=True):
             weight.baddbmm_(D.transpose(1, 2), H, alpha=-1)
             if bias is not None:
                 bias.sub_(D.sum(1, keepdim=True))
+        return L
 
     def take(self, rows: list[int]) -> Perceptron:
         some = copy.copy(self)
         some.samples, some.rows = self.samples.take(rows), [self.rows[i] for i in rows]
         return some
 
-    def _views(self, W: Rows) -> list[tuple[Tensor, Tensor | None]]:
-        """Return the weight [C, outputs, inputs] and the bias [C, 1, outputs] of every layer as views."""
-        at, found = 0, list[tuple[Tensor, Tensor | None]]()
-        for inputs, outputs, bias in self.form.layers:
-            end = at + outputs * inputs
-            weight = W[:, at:end].view(len(W), outputs, inputs)
-            at = end + outputs * bias
-            found.append((weight, W[:, None, end:at] if bias else None))
-        return found
-
-    def _states(self, layers: list[tuple[Tensor, Tensor | None]]) -> list[Tensor]:
+    def _states(self, layers: Layers) -> list[Tensor]:
         """Return the inputs of every layer and the scores, each [C, B, units]."""
         states = [self.samples.X]
         for i, (weight, bias) in enumerate(layers):
-            across = weight.transpose(1, 2)
-            Z = torch.bmm(states[-1], across) if bias is None else torch.baddbmm(bias, states[-1], across)
+            Z = affine(states[-1], weight, bias)
             states.append(self.form.hidden[i].activation.apply(Z) if i < len(self.form.hidden) else Z)
         return states
 
-    def _back(
-        self, layers: list[tuple[Tensor, Tensor | None]], states: list[Tensor], eta: Col | None = None
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def _back(self, layers: Layers, states: list[Tensor], eta: Col | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (eta dL/dZ, input) of every layer, the last one first; the caller may then change its weight."""
         s = self.samples
         D = self.form.phi.slope(states.pop(), s.T, s.w if eta is None else s.w * eta[:, :, None])
