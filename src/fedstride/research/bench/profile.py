@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedstride.algorithm import recipes
+from fedstride.core.losses import LOSSES
 from fedstride.engine.local import Local, cores
 from fedstride.research.bench.workloads import Workload
 from fedstride.training.rounds import Event
@@ -74,6 +75,7 @@ class Profile:
 
     parts: dict[str, float]  # by kind of work; they sum to the total
     alone: float  # the same products, called again and again by as many threads
+    by_hand: float  # a hand-written loop of plain SGD steps, as many clients at once as there are threads
     workers: int
     oracle: str
     gflops: float  # per second and thread, of the products alone
@@ -97,7 +99,8 @@ def profile(workload: Workload) -> Profile:
     parts[WAITING] = max(0.0, workers * wall - sum(parts.values()))
     alone = _alone(recorder, workers) / ROUNDS
     each = {kind: 1e6 * seconds / steps for kind, seconds in parts.items()}
-    return Profile(each, 1e6 * alone / steps, workers, about["oracle"], workload.flops() / alone / 1e9)
+    by_hand = 1e6 * statistics.median(_by_hand(workload, workers) for _ in range(ROUNDS))
+    return Profile(each, 1e6 * alone / steps, by_hand, workers, about["oracle"], workload.flops() / alone / 1e9)
 
 
 def _cost(calls: int = 500) -> float:
@@ -156,13 +159,39 @@ def _alone(recorder: Recorder, workers: int) -> float:
         return statistics.mean(pool.map(seconds, range(workers)))
 
 
+def _by_hand(workload: Workload, workers: int) -> float:
+    """Return the seconds per client-step of a hand-written loop in one thread, while the others run it for other clients."""
+    together, loss = threading.Barrier(workers), LOSSES[workload.loss]
+
+    def seconds(client: int) -> float:
+        model, (X, y), order = workload.build(), workload.client(client), workload.order(0, client)
+        optimizer = torch.optim.SGD(model.parameters(), workload.lr)
+
+        def step(index: Tensor) -> None:
+            inputs, targets = (X, y) if workload.batch is None else (X[index], y[index])
+            optimizer.zero_grad()
+            torch.autograd.backward(loss(model(inputs), targets))
+            optimizer.step()
+
+        step(order[0])
+        together.wait()
+        start = time.perf_counter()
+        for _ in range(workload.rounds):
+            for index in order:
+                step(index)
+        return (time.perf_counter() - start) / (workload.rounds * len(order))
+
+    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        return statistics.mean(pool.map(seconds, range(workers)))
+
+
 def table(found: Profile) -> list[list[str]]:
     """Return the table, header first."""
-    rows = [[kind, f"{us:.0f}", f"{us / found.total:.0%}"] for kind, us in found.parts.items()]
-    total = ["total", f"{found.total:.0f}", "100%"]
-    alone = [
-        f"the products alone, at {found.gflops:.0f} GFLOP/s",
-        f"{found.alone:.0f}",
-        f"{found.alone / found.total:.0%}",
+    rows = [
+        *found.parts.items(),
+        ("total", found.total),
+        (f"the products alone, at {found.gflops:.0f} GFLOP/s", found.alone),
+        (f"a hand-written loop, {found.workers} clients at once", found.by_hand),
     ]
-    return [["time of a thread per client-step", "microseconds", "share"], *rows, total, alone]
+    header = ["time of a thread per client-step", "microseconds", "of the total"]
+    return [header, *([name, f"{us:,.0f}", f"{us / found.total:.0%}"] for name, us in rows)]
