@@ -20,7 +20,7 @@ def page(rows: list[dict[str, Any]]) -> str:
         f"`make test-hostile` tries {len(rows)} attacks and renews this page; {held} of them were held. [SECURITY.md](../SECURITY.md) says what is",
         "promised to whom. For uploads, the accuracies are those of a run without and with the attack, under the default guard, in 16 rounds on",
         "digits; no plain mean holds against a client that flips signs or multiplies by less than the guard's limit, so these rows show the robust",
-        "rule `TrimmedMean(0.2)`.",
+        "rule `TrimmedMean(0.2)`. The roll call is the server's question to every node that connects: who it is, and what data it has.",
     ]
     for kind, title in TITLES.items():
         own = [row for row in rows if row["kind"] == kind]

@@ -1,7 +1,8 @@
-"""A node's description of itself at the roll call, checked."""
+"""A node's description of itself, which the server asks for when the node connects: checked, and compared with others."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ MOST_ABOUT = 2**24  # bytes of a node's description of itself, which contains th
 LONGEST_NAME = 60  # characters of a node's name
 CLOCK = 5.0  # seconds by which clocks may differ
 LATEST = 1e12  # seconds since 1970
+PACKAGES = {"fedstride": "fedstride[flower]", "flwr": "flwr"}  # whose versions must be the server's
 MOST_SAMPLES = 10**9  # of a node: with weights="samples", one that claims more would be the mean
 
 
@@ -30,6 +32,11 @@ class About:
     identity: dict[str, str]
     name: str  # the name that the node gave itself, "" for none
     time: float  # its clock, in seconds since 1970
+
+    @property
+    def common(self) -> tuple[object, ...]:
+        """What all clients must have in common."""
+        return self.kind, self.found.moving, self.found.random, self.identity.get("parameters")
 
 
 def read_about(content: RecordDict) -> About:
@@ -78,3 +85,41 @@ def skew(theirs: float, sent: float, now: float) -> str | None:
         f"its clock is {abs(difference):.0f} s {'ahead of' if difference > 0 else 'behind'} the server's. Messages and "
         "certificates expire by the clocks of both; synchronise them, for example with NTP."
     )
+
+
+def who(about: About, node: int) -> str:
+    """Return a client's number, the name that its node gave itself, and the node, for messages."""
+    return f"client {about.client} ({f'{about.name}, ' if about.name else ''}node {node})"
+
+
+def mismatch(about: About, node: int, expected: Mapping[str, str]) -> str | None:
+    """Return how a node's identity differs from the expected one, None if it does not."""
+    for name, value in expected.items():
+        theirs = about.identity.get(name)
+        if theirs != value and name in PACKAGES:
+            return (
+                f"{who(about, node)} has {name} {_short(theirs, 30)}, and the server has {value}. On that node, run: pip install "
+                f"'{PACKAGES[name]}=={value}' and start it again."
+            )
+        if theirs != value:
+            return (
+                f"{who(about, node)}: different {name} from the server's: {_short(theirs)} instead of {_short(value)}. Use the "
+                "same code and the same versions on the server and on all nodes."
+            )
+    return None
+
+
+def difference(about: About, node: int, other: About) -> str:
+    """Describe what a client does not have in common with another one."""
+    this = who(about, node)
+    if about.kind != other.kind:
+        return f"{this} has samples of {about.kind}, client {other.client} of {other.kind}; expected the same."
+    if about.identity.get("parameters") != other.identity.get("parameters"):
+        theirs, own = (_short(one.identity.get("parameters")) for one in (about, other))
+        return f"{this}: different parameters from those of client {other.client}: {theirs} instead of {own}."
+    return f"{this}: its model has other buffers or other randomness than that of client {other.client}."
+
+
+def _short(text: object, most: int = 300) -> str:
+    shown = records.shown(text)
+    return shown if len(shown) <= most else f"{shown[:most]}..."

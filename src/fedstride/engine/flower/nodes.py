@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from fedstride.core.errors import InvalidInput, tell
 from fedstride.data.federation import Found
 from fedstride.engine.flower import records
-from fedstride.engine.flower.about import About, number_of, read_about, skew
+from fedstride.engine.flower.about import PACKAGES, About, difference, mismatch, number_of, read_about, skew, who
 from fedstride.engine.flower.replies import Replies
 
 log = logging.getLogger("flwr.fedstride")  # a child of Flower's logger, which shows it
@@ -24,7 +24,6 @@ LOOK = 2.0  # seconds between checks of which nodes are online
 SAY = 10.0  # seconds between log lines
 ASK = 600.0  # seconds until a new node is asked again to identify itself
 NAMED = 20  # clients that a log line lists
-PACKAGES = {"fedstride": "fedstride[flower]", "flwr": "flwr"}  # whose versions must be the server's
 VERSIONS = (*PACKAGES, "torch", "python")  # that a node tells
 AGAIN = ("crashed", "offline")  # reasons for which a node is asked again in the same exchange
 REASONS = {1: "crashed", 2: "crashed", 5: "offline", 6: "crashed", 7: "crashed", 8: "crashed"}  # Flower's codes
@@ -151,21 +150,21 @@ class Nodes:
         """Leave out clients whose samples or model differ from those of most, and return them."""
         if not self.abouts:
             return []
-        counts = Counter(map(_kind, self.abouts.values()))
-        usual = max(self.abouts.values(), key=lambda about: (counts[_kind(about)], -about.client))
-        odd = [about for about in self.abouts.values() if _kind(about) != _kind(usual)]
+        counts = Counter(about.common for about in self.abouts.values())
+        usual = max(self.abouts.values(), key=lambda about: (counts[about.common], -about.client))
+        odd = [about for about in self.abouts.values() if about.common != usual.common]
         for about in odd:
             node = self.at.pop(about.client)
-            self._leave_out(node, about.client, _difference(about, node, usual), log.warning)
+            self._leave_out(node, about.client, difference(about, node, usual), log.warning)
             del self.abouts[about.client]
         return [about.client for about in odd]
 
     def _start_without(self, missing: Sequence[int]) -> None:
         self.left_out |= set(missing)
         why = " ".join(self.unfit[client] for client in (*missing[:NAMED], None) if client in self.unfit)
-        who = ", ".join(map(str, missing[:NAMED]))
+        names = ", ".join(map(str, missing[:NAMED]))
         tell(
-            f"the run starts without client(s) {who}, which take no part in it: they have no usable node. {why}".rstrip()
+            f"the run starts without client(s) {names}, which take no part in it: they have no usable node. {why}".rstrip()
         )
 
     def online(self, cohort: Collection[int], seconds: float) -> set[int]:
@@ -245,7 +244,7 @@ class Nodes:
             return self._leave_out(node, number_of(reply), f"node {node}: {error}", complain)
         self.useless.add(node)
         if (wrong := skew(about.time, sent, time.time())) is not None:
-            complain(f"{_who(about, node)}: {wrong}")
+            complain(f"{who(about, node)}: {wrong}")
         wrong, other = self._unfit(about, node), self.at.get(about.client)
         if wrong is not None:
             self._leave_out(node, about.client, wrong, complain)
@@ -278,44 +277,13 @@ class Nodes:
 
     def _unfit(self, about: About, node: int) -> str | None:
         """Return why a node cannot be used, None if it can."""
-        who, before = _who(about, node), self.abouts.get(about.client)
-        for name, value in self.expected(about.found.moving).items():
-            if (theirs := about.identity.get(name)) != value and name in PACKAGES:
-                return (
-                    f"{who} has {name} {_short(theirs, 30)}, and the server has {value}. On that node, run: pip install "
-                    f"'{PACKAGES[name]}=={value}' and start it again."
-                )
-            if theirs != value:
-                return (
-                    f"{who}: different {name} from the server's: {_short(about.identity.get(name))} instead of {_short(value)}. Use the "
-                    "same code and the same versions on the server and on all nodes."
-                )
+        if (wrong := mismatch(about, node, self.expected(about.found.moving))) is not None:
+            return wrong
+        before = self.abouts.get(about.client)
         if before is not None and before.samples != about.samples:
-            return f"{who} reconnected with {about.samples} samples; expected {before.samples}, as before."
-        for first in list(self.abouts.values())[: int(self.gathered)]:
-            if _kind(first) != _kind(about):
-                return _difference(about, node, first)
-        return None
-
-
-def _who(about: About, node: int) -> str:
-    return f"client {about.client} ({f'{about.name}, ' if about.name else ''}node {node})"
-
-
-def _kind(about: About) -> tuple[object, ...]:
-    """Return what all clients must have in common."""
-    return about.kind, about.found.moving, about.found.random, about.identity.get("parameters")
-
-
-def _difference(about: About, node: int, other: About) -> str:
-    """Describe how a client differs from another one."""
-    who = _who(about, node)
-    if about.kind != other.kind:
-        return f"{who} has samples of {about.kind}, client {other.client} of {other.kind}; expected the same."
-    if about.identity.get("parameters") != other.identity.get("parameters"):
-        theirs, own = (_short(one.identity.get("parameters")) for one in (about, other))
-        return f"{who}: different parameters from those of client {other.client}: {theirs} instead of {own}."
-    return f"{who}: its model has other buffers or other randomness than that of client {other.client}."
+            return f"{who(about, node)} reconnected with {about.samples} samples; expected {before.samples}, as before."
+        first = next(iter(self.abouts.values()), about) if self.gathered else about
+        return difference(about, node, first) if about.common != first.common else None
 
 
 def _content(reply: Message, node: int) -> RecordDict | str:
@@ -325,8 +293,3 @@ def _content(reply: Message, node: int) -> RecordDict | str:
     reason = REASONS.get(reply.error.code, "no answer")
     log.warning("node %d: %s: %s", node, reason, records.shown(reply.error.reason))
     return reason
-
-
-def _short(text: object, most: int = 300) -> str:
-    shown = records.shown(text)
-    return shown if len(shown) <= most else f"{shown[:most]}..."
