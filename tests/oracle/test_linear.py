@@ -72,7 +72,7 @@ MODELS = {  # of samples of shape (2, 3) where they flatten them, and of 6 numbe
     "softmax": lambda K: Softmax((2, 3), K),
 }
 CASES = [
-    (model, kind, K) for model in MODELS for kind, (_, make) in KINDS.items() for K in (1, 3) if K > 1 or make not in (labels, holes)
+    (model, kind, K) for model in MODELS for kind, (_, make) in KINDS.items() for K in (1, 3, 9) if K > 1 or make not in (labels, holes)
 ]  # fmt: skip
 
 

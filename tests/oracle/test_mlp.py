@@ -26,7 +26,7 @@ MODELS = {  # of samples of shape (2, 3)
     "three layers": lambda K: MLP((2, 3), K, hidden=(5, 4)),
     "nested": lambda K: Network(nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(6, 5), nn.Tanh())), nn.Linear(5, K)),
 }  # fmt: skip
-CASES = [(m, k, 3 if make in (labels, holes) else 1) for m in MODELS for k, (_, make) in KINDS.items()]
+CASES = [(m, k, 9 if make in (labels, holes) else 1) for m in MODELS for k, (_, make) in KINDS.items()]
 
 
 def batches_of(kind, K, sizes=RAGGED):
