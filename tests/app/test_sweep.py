@@ -203,11 +203,13 @@ def test_the_last_iterates_scores_are_those_of_the_last_readout(last):
 
 @pytest.mark.parametrize("recipe", ["fedexp", "fedexpm"])
 def test_the_pairs_scores_are_those_of_a_recipe_that_returns_the_mean_of_two(recipe):
-    found = result({"algorithm.name": recipe}, pair=True)
+    found = result({"algorithm.name": recipe}, pair=1)
     history = found["history"]
     assert history["pair_loss"] == pytest.approx(history["test_loss"], rel=1e-5)
     assert history["pair_accuracy"] == pytest.approx(history["test_accuracy"], abs=1e-3)
     assert history["pair_loss"] != history["last_loss"]
+    late = result({"algorithm.name": recipe}, pair=2)["history"]["pair_accuracy"]
+    assert late == [None, *history["pair_accuracy"][1:]]
     sizes = [len(c) for c in run_folder.prepare(resolve(settings=SMALL)).clients]
     assert found["batch_share"] == pytest.approx(sum(min(1, 40 / n) for n in sizes) / len(sizes))
 

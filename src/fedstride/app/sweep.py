@@ -150,12 +150,12 @@ def training(name: str, settings: dict[str, Any], task: str = "digits") -> Cell:
     return Cell(name, trained, {"config": config})
 
 
-def trained(config: dict[str, Any], scale: float = 1.0, pair: bool = False) -> Result:
+def trained(config: dict[str, Any], scale: float = 1.0, pair: int = 0) -> Result:
     """Train with a configuration; `scale` multiplies all inputs.
 
     The result has the history, and the scores of the last iterate if the read-out is another one. For an averaged
     read-out, which is compared only at the end, these scores cover the last fifth of the rounds. `pair` adds the scores
-    of the mean of the last two iterates, and the batch as a fraction of a client's data, on average.
+    of the mean of the last two iterates from that round on, and the batch as a fraction of a client's data, on average.
     """
     chosen = Config.model_validate(config)
     prepared = _scaled(_prepared(chosen.data.model_dump_json(), chosen.model.model_dump_json()), scale)
@@ -171,7 +171,7 @@ def trained(config: dict[str, Any], scale: float = 1.0, pair: bool = False) -> R
         if event.metrics.get("test_loss") is not None:  # the round was evaluated
             if event.round > quiet:
                 last[event.round] = _scores(prepared, event.x)
-            if pair:
+            if pair and event.round >= pair:
                 two[event.round] = _scores(prepared, (event.x + previous) / 2)
         previous = event.x
 
@@ -224,10 +224,15 @@ def _scores(prepared: run_folder.Prepared, x: torch.Tensor) -> Scores:
     vector_to_parameters(x, model.parameters())
     model.eval()
     with torch.no_grad():
-        output = torch.cat([model(part) for part in torch.split(inputs, 1000)])
+        output = torch.cat([model(_fastest(part)) for part in torch.split(inputs, 1000)])
     vector_to_parameters(start, model.parameters())
     right = correct(output, targets)
     return float(loss_of(prepared.loss)(output, targets)), None if right is None else float(right) / len(targets)
+
+
+def _fastest(inputs: torch.Tensor) -> torch.Tensor:
+    """Return the inputs in the memory layout that suits pooling and convolutions of images."""
+    return inputs.contiguous(memory_format=torch.channels_last) if inputs.dim() == 4 else inputs
 
 
 def _short(value: float | None) -> float | None:

@@ -42,7 +42,7 @@ def test_methods_that_extrapolate_are_judged_by_the_mean_of_two_and_both_are_sho
     history = run(10)["history"] | {"pair_accuracy": [0.2], "test_loss": [2.0], "pair_loss": [1.0]}
     lab = Lab("small", 1, tmp_path)
     cell = rivals.trial(lab, "cifar10", recipe, {})
-    assert cell.arguments["pair"] is True
+    assert cell.arguments["pair"] == (1 if expected == 20 else 40)  # the first of 50 rounds with both read-outs
     monkeypatch.setattr(experiment, "complete", lambda *rest: {cell.name: {"diverged": None, "history": history}})
     found = rivals.results(lab, {0: (recipe, cell)})[0]
     assert accuracy(found) == pytest.approx(expected)

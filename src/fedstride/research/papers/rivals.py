@@ -103,7 +103,8 @@ SEARCHES = (
 def trial(lab: Lab, place: str, recipe: str, options: Options, rounds: int = TUNED, seed: int = 0) -> Cell:
     """Return a run of a recipe with FedExP's weight decay, clipping and decay of the rate, named for use in file names.
 
-    Its result has both read-outs: that of the last iterate, and that of the mean of the last two.
+    Its result has both read-outs, of the last iterate and of the mean of the last two. If the recipe is not judged by
+    the mean of two, its scores cover the last fifth of the rounds.
     """
     algorithm: Algorithm = {"name": recipe, **options}
     settings = {**SIZES[lab.scale][place], "training__weight_decay": 1e-4}
@@ -119,7 +120,8 @@ def trial(lab: Lab, place: str, recipe: str, options: Options, rounds: int = TUN
     model = run.arguments["config"]["model"]["name"]
     name = f"fedexp {TASKS[place]} {model} {text(algorithm)} r{rounds} s{seed}"
     name += " augmented" if is_augmented(lab, TASKS[place]) else ""
-    return replace(run, name=name, arguments={**run.arguments, "pair": True})
+    pair = 1 if recipe in TWO_ITERATES else rounds - rounds // 5
+    return replace(run, name=name, arguments={**run.arguments, "pair": pair})
 
 
 def results(lab: Lab, cells: Mapping[K, tuple[str, Cell]]) -> dict[K, Result]:
