@@ -18,6 +18,7 @@ from fedstride.core.batch import Batch, leaves, moved, selected
 from fedstride.core.errors import FedstrideError
 from fedstride.core.model import Replica, likes_channels_last
 from fedstride.core.normalise import INPUTS, scaled, scaled_by_itself
+from fedstride.core.pooling import can_pool_first, pool_first
 from fedstride.core.rows import Col, Rows, State, Vec
 from fedstride.data.clients import TensorClient
 from fedstride.data.federation import Lazy
@@ -75,9 +76,9 @@ class Worker:
         except Exception as error:
             error.add_note(f"fedstride: before the first round, on a batch of client {client}, the largest")
             raise
-        self.channels_last = self.choice.oracle == "loop" and likes_channels_last(
-            task.model, selected(inputs, slice(2))
-        )
+        few = selected(inputs, slice(2))
+        self.channels_last = self.choice.oracle == "loop" and likes_channels_last(task.model, few)
+        self.pools_first = self.choice.form is None and can_pool_first(task.model, few)
         self.spans: Spans | None = {} if self._few_samples() else None
         numbers = sum(task.clients.sizes) * sum(v[:1].numel() for v in leaves(inputs))
         self.kept: dict[int, Kept] | None = {} if numbers <= SCALED_NUMBERS else None
@@ -192,6 +193,8 @@ class Worker:
             with self.lock:
                 self.here.replica = Replica(task.model, task.moving, task.buffers == "frozen")
                 self.here.replica.channels_last = self.channels_last
+                if self.pools_first:
+                    pool_first(self.here.replica.module)
         replica: Replica = self.here.replica
         return replica
 
