@@ -60,7 +60,9 @@ def test_layers_are_exchanged_and_nothing_else_changes():
     assert pool_first(after) == 0
 
 
-@pytest.mark.parametrize("pool", [nn.MaxPool2d(2), nn.MaxPool2d(3, stride=1, padding=1), nn.MaxPool2d(2, ceil_mode=True)])
+@pytest.mark.parametrize(
+    "pool", [nn.MaxPool2d(2), nn.MaxPool2d(3, stride=1, padding=1), nn.MaxPool2d(2, ceil_mode=True)]
+)
 @pytest.mark.parametrize("inplace", [False, True])
 @pytest.mark.parametrize("value", ["normal", "mostly negative", "ties"])
 def test_values_and_gradients_have_the_same_bits(pool, inplace, value):

@@ -42,9 +42,7 @@ def can_pool_first(module: nn.Module, inputs: Tree) -> bool:
 
 
 def _hooks(*modules: nn.Module) -> bool:
-    return any(
-        m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks for m in modules
-    )
+    return any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks for m in modules)
 
 
 def _evaluated(module: nn.Module, inputs: Tree) -> list[Tensor | None]:

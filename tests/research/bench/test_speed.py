@@ -19,6 +19,7 @@ from fedstride.research.bench.engines import (
     BY_HAND,
     FEDSTRIDE,
     PROGRAMS,
+    TORCHRUN,
     EngineFailed,
     Program,
     RunningProgram,
@@ -43,9 +44,10 @@ def report_of(workloads, growth=None):
 
 @pytest.mark.parametrize("algorithm", ["scaffold", "fedsls"])
 def test_by_hand_and_fedstride_train_the_same_model(algorithm, tmp_path):
-    found = {e.name: speed.ProgramTiming() for e in (BY_HAND, FEDSTRIDE)}
-    speed._check(replace(TINY, algorithm=algorithm), [BY_HAND, FEDSTRIDE], found, tmp_path, quiet)
-    assert found["fedstride"].status == "ok" and found["fedstride"].difference < 1e-12
+    found = {e.name: speed.ProgramTiming() for e in (BY_HAND, FEDSTRIDE, TORCHRUN)}
+    speed._check(replace(TINY, algorithm=algorithm), [BY_HAND, FEDSTRIDE, TORCHRUN], found, tmp_path, quiet)
+    for name in ("fedstride", "torchrun"):
+        assert found[name].status == "ok" and found[name].difference < 1e-12
 
 
 def test_an_engine_that_is_wrong_is_shown_as_wrong_and_without_a_time():
@@ -104,7 +106,7 @@ def test_the_command_writes_what_it_shows(tmp_path, monkeypatch):
     assert "speed-up over the hand-written loop" in Path("runs/bench/speed.html").read_text()
 
 
-def test_bfloat16_is_timed_beside_float32(tmp_path, monkeypatch):
+def test_bfloat16_is_timed_beside_float32(tmp_path, monkeypatch, bfloat16):
     monkeypatch.setitem(WORKLOADS, "softmax", TINY)
     monkeypatch.chdir(tmp_path)
     command = "bench speed --workload softmax --engine fedstride --repeats 1 --bfloat16 --json"
@@ -147,7 +149,7 @@ def test_the_models_of_the_peers_are_ours(name, monkeypatch):
 
 
 def test_the_table_of_engines_and_of_growth():
-    assert list(engines()) == ["by hand", "fedstride", "pfl", "flower", "fedjax"]
+    assert list(engines()) == ["by hand", "fedstride", "torchrun", "pfl", "flower", "fedjax"]
     assert max(GROWTH["clients in all, 10 in a round"]) == 1_000_000
     assert max(GROWTH["clients in a round, 1,000,000 in all"]) == 10_000
 

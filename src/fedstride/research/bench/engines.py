@@ -46,17 +46,23 @@ def _peer(name: str, launcher: tuple[str, ...] = (), **more: Any) -> Program:
 
 
 BY_HAND = Program("by hand", (sys.executable, str(PROGRAMS / "by_hand.py")))
+ONE_PER_CORE = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(os.cpu_count()))
 FEDSTRIDE = Program("fedstride", (sys.executable, str(PROGRAMS / "run_fedstride.py")))
+TORCHRUN = Program(
+    "torchrun",
+    (sys.executable, *ONE_PER_CORE, str(PROGRAMS / "run_fedstride.py")),
+    variables={"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+)
 
 
 def engines() -> dict[str, Program]:
     """Return the engines by name; `make bench-peers` installs the peers under the current folder."""
-    two = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(os.cpu_count()))
     # pfl's updates are float32, in which two correct ways to train a CNN differ by 1e-2 of the distance trained.
     known = (
         BY_HAND,
         FEDSTRIDE,
-        _peer("pfl", two, variables={"OMP_NUM_THREADS": "1"}, dtype="float32", bound=3e-2),
+        TORCHRUN,
+        _peer("pfl", ONE_PER_CORE, variables={"OMP_NUM_THREADS": "1"}, dtype="float32", bound=3e-2),
         _peer("flower", variables={"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}),
         _peer("fedjax", variables={"JAX_PLATFORMS": "cpu"}),
     )

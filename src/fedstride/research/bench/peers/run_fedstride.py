@@ -1,8 +1,9 @@
-"""fedstride, called as by a user."""
+"""fedstride, called as by a user; also in the processes that torchrun starts."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ from serving import Stopwatch, read  # type: ignore[import-not-found]
 
 from fedstride import data
 from fedstride.algorithm import recipes
+from fedstride.engine.torchrun.engine import launched
 from fedstride.research.bench.workloads import Workload
 from fedstride.training.train import train
 
 
 def main(folder: str) -> None:
-    pace = Stopwatch()
+    pace = Stopwatch() if os.environ.get("RANK", "0") == "0" else None  # the first process serves requests
     work = json.loads((Path(folder) / "work.json").read_text())
     name = work.pop("loss")
     workload = Workload(**work)
@@ -31,8 +33,11 @@ def main(folder: str) -> None:
         local_steps=workload.steps,
         batch_size=workload.batch,
         precision=workload.precision,
-        callbacks=[lambda event: pace(lambda: event.x)],
+        engine="torchrun" if launched() else "auto",
+        callbacks=[] if pace is None else [lambda event: pace(lambda: event.x)],
     )
+    if pace is None:
+        return
     trials = [row["trials"] for row in run.history[1:] or run.history]  # the first round is a warm-up
     pace.reply(torch=torch.__version__, engine=getattr(run, "engine", None), trials=sum(trials) / len(trials))
 
