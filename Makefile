@@ -19,8 +19,8 @@ demo: setup  ## FedAvg with three learning rates against algorithms that were to
 test: setup  ## run the tests of what matters most (4 minutes)
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -m "not slow"
 
-test-all: setup  ## run all tests, the slow ones too (27 minutes)
-	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+test-all: test  ## run all tests: those of `make test`, then the slow ones (27 minutes)
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -m slow --dist loadfile --no-loadscope-reorder
 
 LONG = OMP_NUM_THREADS=1 $(PY) -m tests
 FIGURES = --json docs/reliability.json
