@@ -6,6 +6,7 @@ Deviations: those of rivals.py. CIFAR-100 and CINIC-10 are not run.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import product
 from statistics import fmean
 from typing import Any
@@ -54,8 +55,14 @@ def _listed(lab: Lab, rounds: dict[str, float]) -> str:
     return ", ".join(f"{NAMES[r]} {_shown(t, ROUNDS[lab.scale])}" for r, t in rounds.items())
 
 
+def _gains(rounds: Mapping[str, float]) -> str:
+    """Return how many of FedAvg's rounds the other baselines save."""
+    most = rounds["fedavg"]
+    return ", ".join(f"{NAMES[r]} {round(most - rounds[r], 1):g} of {round(most, 1):g}" for r in RIVALS[2:])
+
+
 def _shown(t: float, most: int) -> str:
-    return f"> {most}" if t > most else f"{t:g}"
+    return f"> {most}" if t > most else f"{round(t, 1):g}"
 
 
 @experiment(
@@ -131,8 +138,8 @@ def _speed(lab: Lab, place: str, target: float, runs: Runs) -> list[Claim]:
         claims.append(
             lab.weigh(
                 f"{DATA[place]}: SCAFFOLD and FedAdagrad gain at most {SAME:.0%} of FedAvg's rounds",
-                ", ".join(f"{NAMES[r]} {paper['fedavg'] - paper[r]:g} of {paper['fedavg']:g}" for r in RIVALS[2:]),
-                ", ".join(f"{NAMES[r]} {ours['fedavg'] - ours[r]:g} of {ours['fedavg']:g}" for r in RIVALS[2:]),
+                _gains(paper),
+                _gains(ours),
                 lambda t: SAME * t["fedavg"] - max(t["fedavg"] - t[r] for r in RIVALS[2:]),
                 ours,
                 each,
