@@ -35,6 +35,7 @@ NETWORKS = (
     "core.losses",
     "core.metrics",
     "core.model",
+    "core.pooling",
     "core.lora",
     "core.normalise",
     "models",
