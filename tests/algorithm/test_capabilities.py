@@ -90,8 +90,8 @@ def shortcuts(monkeypatch):
     counts = {"span": 0, "descend": 0}
     reduced, descend = Chunk.reduced, Linear.descend
 
-    def counted(self, x):
-        found = reduced(self, x)
+    def counted(self, x, fixed_step):
+        found = reduced(self, x, fixed_step)
         counts["span"] += found is not None
         return found
 

@@ -18,7 +18,7 @@ from fedstride.core.model import Replica
 from fedstride.models import Network, Softmax
 from fedstride.oracle import Linear, Loop, Meter, form_of
 from fedstride.oracle.choice import CHUNK_NUMBERS
-from fedstride.oracle.linear import gathered
+from fedstride.oracle.linear import FEW, gathered
 from tests.problems import linear, regression, seeded
 
 RAGGED = (6, 9, 1, 8)
@@ -290,6 +290,7 @@ WIDE = {
     "logistic": ("logistic", lambda: nn.Linear(d, 1), signs, 1),
     "softmax": ("cross_entropy", lambda: Softmax((4, 10), 3), labels, 3),
     "softmax with holes": ("cross_entropy", lambda: nn.Linear(d, 3, bias=False), holes, 3),
+    "many classes": ("cross_entropy", lambda: nn.Linear(d, FEW + 1), labels, FEW + 1),
 }
 RULES = {
     "constant": fs.Constant(0.02),
@@ -321,8 +322,8 @@ def spans(monkeypatch):
     """Whether each chunk was worked on in the span of its samples, in the order of work."""
     seen, ask = [], Chunk.reduced
 
-    def reduced(self, x):
-        found = ask(self, x)
+    def reduced(self, x, fixed_step):
+        found = ask(self, x, fixed_step)
         if self.choice.oracle == "linear":
             seen.append(found is not None)
         return found

@@ -40,6 +40,7 @@ class Span:
     versions: list[int]  # version counters of these tensors, to detect changes in place
     samples: Matrices
     factors: Tensor | None  # Cholesky factors of the Gram matrices; None if samples are linearly dependent
+    gram: Tensor | None  # the Gram matrices, of the same samples
 
     def belongs_to(self, parts: list[Tensor]) -> bool:
         """Return whether the matrices were computed from these tensors in their present state."""
@@ -96,26 +97,27 @@ class Chunk:
         """Return the oracle of all samples of the first `active` clients; it changes no buffers."""
         return self._oracle([self._here(self.samples[i].take()) for i in range(active)], range(active), k)
 
-    def reduced(self, x: Vec) -> Reduced | None:
+    def reduced(self, x: Vec, fixed_step: bool) -> Reduced | None:
         """Return the full-batch problems in the span of their samples, or None if that would not save work."""
         form = self.choice.form
         if form is None or self.spans is None or self.context.steps[-1] < 2:
             return None
-        batches = [self._here(s.take()) for s in self.samples]
-        span = self._span(form, self.context.clients, batches)
-        if span.factors is None:
+        span = self._span(form, self.context.clients, [s.take() for s in self.samples])
+        if span.factors is None or span.gram is None:
             return None
-        return reduced(form, span.samples, span.factors, x, self.meter)
+        return reduced(form, span.samples, None if fixed_step else span.factors, span.gram, x, self.meter)
 
     def _span(self, form: Form, clients: tuple[int, ...], batches: list[Batch]) -> Span:
         assert self.spans is not None
         parts = [v for batch in batches for v in batch]
         if clients not in self.spans or not self.spans[clients].belongs_to(parts):
+            here = [self._here(batch) for batch in batches]
             if len(clients) == 1:
-                factors = factor(form, parts[0])
+                factors = factor(form, here[0][0])
             else:
                 factors = together([self._span(form, (c,), [b]).factors for c, b in zip(clients, batches, strict=True)])
-            self.spans[clients] = Span(parts, [v._version for v in parts], gathered(form, batches), factors)
+            gram = None if factors is None else factors @ factors.mT
+            self.spans[clients] = Span(parts, [v._version for v in parts], gathered(form, here), factors, gram)
         return self.spans[clients]
 
     def components(self, rows: list[int], chosen: list[int], block: int, charged: bool = True) -> Oracle:

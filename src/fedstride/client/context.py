@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Size, Tensor
@@ -26,7 +27,7 @@ class Context:
     shapes: tuple[Size, ...] = ()  # shapes of the model's tensors, in the order of a row
     call: int = 0  # number of earlier exchanges of this round, over all attempts
 
-    @property
+    @cached_property
     def tau(self) -> Col:
         """tau_i as a Col."""
         return self.size.new_tensor(self.steps)[:, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from fedstride.client.personal import Personal
 from fedstride.core.capabilities import declared
 from fedstride.core.normalise import Normalise, moments
 from fedstride.core.rows import Col, Rows, State, Vec, generator, repeat, sq
+from fedstride.oracle.linear import Reduced
 from fedstride.wire import Aggregator, WeightedMean, send
 
 if TYPE_CHECKING:
@@ -205,7 +207,7 @@ def _trained(a: Algorithm, chunk: Chunk, x: Vec, memory: State, options: LocalOp
     corr = a.drift.correction(context.broadcast, memory) if a.drift is not None else None
     if personal is not None:
         out = _run_personal(a, chunk, x, replace(terms, start=start), corr, options, personal)
-    elif (span := chunk.reduced(x) if _turnable(a, terms, corr, options) else None) is not None:
+    elif (span := _span(a, chunk, x, terms, corr, options)) is not None:
         out = local.run(a.step, span.oracles, span.origin, context, Terms(), None, options)
         out = replace(out, W=x + span.lift(out.W))
     else:
@@ -248,10 +250,12 @@ def _own_model(a: Algorithm, chunk: Chunk, x: Vec, memory: State, options: Local
     return torch.where(torch.isfinite(V).all(1, keepdim=True), V, memory["own"])
 
 
-def _turnable(a: Algorithm, terms: Terms, corr: Rows | None, options: LocalOptions) -> bool:
-    """Return whether local steps stay in the span of the gradients and do not depend on the choice of axes."""
+def _span(a: Algorithm, chunk: Chunk, x: Vec, terms: Terms, corr: Rows | None, options: LocalOptions) -> Reduced | None:
+    """Return the problem in the span of the samples if local steps stay there and do not depend on the choice of axes."""
     plain = terms.plain and corr is None and not options.weight_decay
-    return plain and bool(declared(a.gradient, "plain_batches") and declared(a.step, "rotation_invariant"))
+    if not (plain and declared(a.gradient, "plain_batches") and declared(a.step, "rotation_invariant")):
+        return None
+    return chunk.reduced(x, local.is_straight(a.step, terms, corr, options))
 
 
 def _base(x: Vec, memory: State, options: LocalOptions) -> tuple[Rows, Rows] | None:
@@ -263,7 +267,7 @@ def _base(x: Vec, memory: State, options: LocalOptions) -> tuple[Rows, Rows] | N
 
 def _finite(W: Rows, square: Col | None) -> Col:
     """Return whether each client's model is finite; a finite norm of the update proves it without another pass."""
-    if square is not None and bool(torch.isfinite(square).all()):
+    if square is not None and math.isfinite(square.sum()):
         return torch.ones_like(square, dtype=torch.bool)
     return torch.isfinite(W).all(1, keepdim=True)
 

@@ -25,6 +25,9 @@ class LocalOptions:
     clip_norm: float | None = None  # maximum gradient norm, before the drift correction
 
 
+PLAIN = LocalOptions()
+
+
 @dataclass(frozen=True)
 class Trained:
     """The result of local training."""
@@ -48,16 +51,16 @@ def run(
     C = len(context.clients)
     W = repeat(x, C) if terms.start is None else terms.start.clone()
     state = step.init(x, context)
-    straight = declared(step, "fixed_step") and corr is None and terms.plain and options == LocalOptions()
+    straight = is_straight(step, terms, corr, options)
     total, first_loss = torch.zeros_like(context.size), torch.zeros_like(context.size)
-    layers = Layers()  # views of the active rows
+    layers, seen = Layers(), 0  # views of the active rows, and their number
     for k in range(context.steps[0]):
         n = context.active(k)
         data = oracles(k, n)
         Y, now = (W, state) if n == C else (W[:n], {name: v[:n] for name, v in state.items()})
         if straight and isinstance(data, Linear | Perceptron):
-            if k == 0 or n < len(layers[0][0]):
-                layers = data.form.views(Y)
+            if n != seen:
+                layers, seen = data.form.views(Y), n
             loss = data.descend(layers, now["eta"], valued=k == 0)
             if loss is not None:
                 first_loss[:n] = loss
@@ -73,3 +76,8 @@ def run(
         if n < C:  # inactive rows keep their last state
             state = {name: torch.cat([v, state[name][n:]]) if name in state else v for name, v in now.items()}
     return Trained(W, state["eta"] * context.tau if straight else total, first_loss, state)
+
+
+def is_straight(step: Step, terms: Terms, corr: Rows | None, options: LocalOptions) -> bool:
+    """Return whether each local step subtracts the gradient of a batch times a step size that is known beforehand."""
+    return bool(declared(step, "fixed_step")) and corr is None and terms.plain and options == PLAIN

@@ -169,15 +169,15 @@ def _unsound(fields: State, metrics: State, rules: Rules) -> dict[int, str]:
     The metric `square` is the squared norm of the update or gradient. Finiteness is tested on sums over rows, which read
     each number only once.
     """
-    sums = [v.sum(1) for v in (*fields.values(), *metrics.values()) if v.is_floating_point()]
-    finite = torch.isfinite(torch.stack(sums)).all(0) & metrics["finite"][:, 0].bool().to(sums[0].device)
-    found = {row: "not finite" for row, ok in enumerate(finite.tolist()) if not ok}
+    sums = torch.stack([v.sum(1) for v in (*fields.values(), *metrics.values()) if v.is_floating_point()], 1)
+    finite = zip(sums.tolist(), metrics["finite"][:, 0].tolist(), strict=True)
+    found = {row: "not finite" for row, (each, ok) in enumerate(finite) if not (ok and all(map(math.isfinite, each)))}
     if "gradient" in fields:
         square = sq(fields["gradient"])
     elif "square" in fields:
         square = fields["square"]
     else:  # the norm of statistics has no meaning
-        square = torch.zeros_like(sums[0][:, None])
+        square = torch.zeros_like(sums[:, :1])
     metrics["square"] = square
     lengths = {"gradient" if "gradient" in fields else "update": square.sqrt()}
     for name in fields.keys() - set(BOUNDED):

@@ -302,9 +302,8 @@ def replied(answers: Sequence[Answer], fields: State, weight: float) -> Reply:
     order = sorted(range(len(positions)), key=positions.__getitem__)
     names = dict.fromkeys(name for a in answers for name in a.metrics)
     every = {name: [v for a in answers for v in a.metrics.get(name, ())] for name in names}
-    metrics = {
-        name: torch.tensor([v[i] for i in order], dtype=torch.float64, device="cpu") for name, v in every.items()
-    }
+    sorted_rows = [[v[i] for i in order] for v in every.values()]
+    metrics = dict(zip(names, torch.tensor(sorted_rows, dtype=torch.float64, device="cpu"), strict=True))
     lost = {client: why for a in answers for client, why in a.lost.items()}
     refused = sum((a.refused for a in answers), Counter[str]())
     return Reply(fields, weight, metrics, sum(a.bytes for a in answers), lost, refused)

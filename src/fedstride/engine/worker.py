@@ -207,15 +207,15 @@ def context_of(
     shapes: tuple[torch.Size, ...] = (),
 ) -> Context:
     """Return the context of (client, steps) pairs, whose clients have these numbers of samples."""
-    batch = [n if task.batch_size is None else min(n, task.batch_size) for n in sizes]
+    size, most = _col(order.x, sizes), task.batch_size
     return Context(
         seed=task.seed,
         round=order.round,
         rounds=task.rounds,
         clients=tuple(client for client, _ in members),
         steps=tuple(tau for _, tau in members),
-        size=_col(order.x, sizes),
-        batch=_col(order.x, batch),
+        size=size,
+        batch=size if most is None else size.clamp(max=most),
         broadcast=order.broadcast,
         shapes=shapes,
         call=order.call,

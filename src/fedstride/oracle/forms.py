@@ -48,7 +48,7 @@ def _log_margins(Z: Tensor, T: Tensor, w: Tensor) -> Tensor:
     return w * torch.logaddexp(margin, torch.zeros_like(margin))
 
 
-squares = Phi(lambda Z, T, w: (Z - T).square_().mul_(w), lambda Z, T, w: (Z - T).mul_(2 * w))
+squares = Phi(lambda Z, T, w: (Z - T).square_().mul_(w), lambda Z, T, w: (Z - T).mul_(w + w))
 logistic = Phi(_log_margins, lambda Z, T, w: -w * T * torch.sigmoid(-Z * T))
 binary = Phi(
     lambda Z, T, w: w * F.binary_cross_entropy_with_logits(Z, T, reduction="none"),

@@ -101,6 +101,7 @@ class Linear:
         self.form, self.samples, self.meter, self.offset = form, samples, meter, offset
         self.rows = list(range(len(samples.sizes))) if rows is None else list(rows)  # positions in the chunk
         self.last: tuple[Rows, int, Tensor] | None = None  # point of the last gradient, its version, its scores
+        self.steps: tuple[Col, Tensor] | None = None  # steps of the last descend(), and their product with the weights
 
     def loss(self, W: Rows) -> Col:
         self.samples.charge(self.meter.forwards, self.rows)
@@ -120,13 +121,12 @@ class Linear:
 
     def descend(self, layers: Layers, eta: Col, valued: bool = False) -> Col | None:
         """Update W -= eta grad in place, given form.views(W); return the loss before if `valued`."""
-        phi, s, Z, ((weight, bias),) = self.form.phi, self.samples, self._scores(layers), layers
+        phi, s, Z = self.form.phi, self.samples, self._scores(layers)
         L = phi.value(Z, s.T, s.w) if valued else None
         self.samples.charge(self.meter.gradients, self.rows)
-        D = phi.slope(Z, s.T, s.w * eta[:, :, None])
-        weight.baddbmm_(D.transpose(1, 2), s.X, alpha=-1)
-        if bias is not None:
-            bias.sub_(D.sum(1, keepdim=True))
+        if self.steps is None or self.steps[0] is not eta:
+            self.steps = eta, s.w * eta[:, :, None]
+        self._move(layers, phi.slope(Z, s.T, self.steps[1]))
         return L
 
     def along(self, W: Rows, D: Rows) -> Ray:
@@ -147,7 +147,8 @@ class Linear:
 
     def take(self, rows: list[int]) -> Linear:
         some = copy.copy(self)
-        some.samples, some.rows, some.last = self.samples.take(rows), [self.rows[i] for i in rows], None
+        some.samples, some.rows = self.samples.take(rows), [self.rows[i] for i in rows]
+        some.last = some.steps = None
         some.offset = None if self.offset is None else self.offset[rows]
         return some
 
@@ -156,39 +157,61 @@ class Linear:
         ((weight, bias),) = layers
         return affine(self.samples.X, weight, self.offset if bias is None else bias)
 
+    def _move(self, layers: Layers, D: Tensor) -> None:
+        """Subtract the gradient of slopes D in place."""
+        ((weight, bias),) = layers
+        weight.baddbmm_(D.transpose(1, 2), self.samples.X, alpha=-1)
+        if bias is not None:
+            bias.sub_(D.sum(1, keepdim=True))
+
+
+class Coefficients(Linear):
+    """The losses in the coefficients s of y = x + A's: the features are the Gram matrix, and a step moves s by the slopes."""
+
+    def _scores(self, layers: Layers) -> Tensor:
+        ((s, _),) = layers
+        gram = self.samples.X  # symmetric
+        Z = torch.bmm(s, gram).transpose(1, 2) if s.shape[1] <= FEW else torch.bmm(gram, s.transpose(1, 2))
+        return Z if self.offset is None else Z.add_(self.offset)
+
+    def _move(self, layers: Layers, D: Tensor) -> None:
+        layers[0][0].sub_(D.transpose(1, 2))
+
 
 @dataclass
 class Reduced:
-    """A wide full-batch problem in the span of its samples: y = x + Q'z, with one coordinate per sample.
+    """A wide full-batch problem in the span of its samples A, with one coordinate per sample: a step costs n^2, not n d.
 
-    A = L Q with L the Cholesky factor of the Gram matrix A A'. This preserves lengths and angles, and a step costs n^2
-    instead of n d. Rules that do not depend on the choice of axes take the same steps as in the full problem.
+    With y = x + Q'z, where A = L Q and L is the Cholesky factor of the Gram matrix A A', lengths and angles are those of
+    the full problem: rules that do not depend on the choice of axes take the same steps. Rules whose steps are fixed do
+    not need them, and work on the coefficients s of y = x + A's.
     """
 
     form: Form
     samples: Matrices  # samples of the full problem
-    factors: Tensor  # L [C, n, n]
+    factors: Tensor | None  # L [C, n, n]; None for coefficients
     oracle: Linear
     origin: Vec
 
     def oracles(self, k: int, active: int) -> Linear:
-        return self.oracle if active == len(self.factors) else self.oracle.take(list(range(active)))
+        return self.oracle if active == len(self.samples.sizes) else self.oracle.take(list(range(active)))
 
     def lift(self, Z: Rows) -> Rows:
-        """Return Q'z = A' L^-T z as rows of the full model."""
-        form, X = self.form, self.samples.X
-        z = Z.view(len(Z), form.outputs, -1)
-        solved = torch.linalg.solve_triangular(self.factors, z, upper=False, left=False)  # s L = z
-        weight = torch.bmm(solved, X).flatten(1)
-        return torch.cat([weight, solved.sum(2)], 1) if form.bias else weight
+        """Return Q'z = A' L^-T z, or A's, as rows of the full model."""
+        form, s = self.form, Z.view(len(Z), self.form.outputs, -1)
+        if self.factors is not None:
+            s = torch.linalg.solve_triangular(self.factors, s, upper=False, left=False)  # s L = z
+        weight = torch.bmm(s, self.samples.X).flatten(1)
+        return torch.cat([weight, s.sum(2)], 1) if form.bias else weight
 
 
-def reduced(form: Form, samples: Matrices, factors: Tensor, x: Vec, meter: Meter) -> Reduced:
-    """Return the reduced problem around x."""
+def reduced(form: Form, samples: Matrices, factors: Tensor | None, gram: Tensor, x: Vec, meter: Meter) -> Reduced:
+    """Return the reduced problem around x, in coefficients without factors."""
     C, n, _ = samples.X.shape
     scores = affine(samples.X.view(1, C * n, -1), *form.views(x[None])[0]).view(C, n, -1)
     small = Form(form.phi, n, form.outputs, False, form.reduction)
-    oracle = Linear(small, Matrices(factors, samples.T, samples.w, samples.sizes), meter, offset=scores)
+    kind, features = (Coefficients, gram) if factors is None else (Linear, factors)
+    oracle = kind(small, Matrices(features, samples.T, samples.w, samples.sizes), meter, offset=scores)
     return Reduced(form, samples, factors, oracle, x.new_zeros(form.outputs * n))
 
 

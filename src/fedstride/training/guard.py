@@ -77,4 +77,4 @@ def finite(state: State, before: State | None = None) -> bool:
 
 def _all_finite(v: Tensor) -> bool:
     """Whether all entries are finite; a finite sum is proof, and reads them only once."""
-    return bool(torch.isfinite(v.sum())) or bool(torch.isfinite(v).all())
+    return math.isfinite(v.sum()) or bool(torch.isfinite(v).all())
