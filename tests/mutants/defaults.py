@@ -100,8 +100,22 @@ MUTANTS = [
     Mutant(
         "straight steps are twice as long",
         "oracle/linear.py",
-        "baddbmm_(D.transpose(1, 2), s.X, alpha=-1)",
-        "baddbmm_(D.transpose(1, 2), s.X, alpha=-2)",
+        "baddbmm_(D.transpose(1, 2), self.samples.X, alpha=-1)",
+        "baddbmm_(D.transpose(1, 2), self.samples.X, alpha=-2)",
         f"tests/oracle/test_linear.py {TWINS}fedavg",
+    ),
+    Mutant(
+        "steps of coefficients are twice as long",
+        "oracle/linear.py",
+        "layers[0][0].sub_(D.transpose(1, 2))",
+        "layers[0][0].sub_(D.transpose(1, 2), alpha=2)",
+        "tests/oracle/test_linear.py",
+    ),
+    Mutant(
+        "weights stored by columns are not put back",
+        "oracle/forms.py",
+        "if moved.data_ptr() != mine.data_ptr():",
+        "if moved.data_ptr() == mine.data_ptr():",
+        "tests/oracle/test_linear.py tests/oracle/test_mlp.py",
     ),
 ]

@@ -18,7 +18,8 @@ from fedstride.core.model import Replica
 from fedstride.models import Network, Softmax
 from fedstride.oracle import Linear, Loop, Meter, form_of
 from fedstride.oracle.choice import CHUNK_NUMBERS
-from fedstride.oracle.linear import FEW, gathered
+from fedstride.oracle.forms import FEW
+from fedstride.oracle.linear import gathered
 from tests.problems import linear, regression, seeded
 
 RAGGED = (6, 9, 1, 8)

@@ -53,15 +53,18 @@ def run(
     state = step.init(x, context)
     straight = is_straight(step, terms, corr, options)
     total, first_loss = torch.zeros_like(context.size), torch.zeros_like(context.size)
-    layers, seen = Layers(), 0  # views of the active rows, and their number
+    form, layers, active = None, Layers(), Layers()  # a closed form, its weights, and those of the active rows
     for k in range(context.steps[0]):
         n = context.active(k)
         data = oracles(k, n)
         Y, now = (W, state) if n == C else (W[:n], {name: v[:n] for name, v in state.items()})
         if straight and isinstance(data, Linear | Perceptron):
-            if n != seen:
-                layers, seen = data.form.views(Y), n
-            loss = data.descend(layers, now["eta"], valued=k == 0)
+            if form is None:
+                form = data.form
+                layers = active = form.by_columns(W) if context.steps[0] > 1 else form.views(W)
+            if len(active[0][0]) != n:
+                active = [(weight[:n], None if bias is None else bias[:n]) for weight, bias in layers]
+            loss = data.descend(active, now["eta"], valued=k == 0)
             if loss is not None:
                 first_loss[:n] = loss
             continue
@@ -75,6 +78,8 @@ def run(
         total[:n] += now["eta"]
         if n < C:  # inactive rows keep their last state
             state = {name: torch.cat([v, state[name][n:]]) if name in state else v for name, v in now.items()}
+    if form is not None:
+        form.put_back(layers, W)
     return Trained(W, state["eta"] * context.tau if straight else total, first_loss, state)
 
 

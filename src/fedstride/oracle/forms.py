@@ -22,6 +22,7 @@ from fedstride.models.network import Network
 CHANGED = ("forward", "features", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 Part = Callable[[Tensor, Tensor, Tensor], Tensor]
 Layers = list[tuple[Tensor, Tensor | None]]  # weight [C, outputs, inputs] and bias [C, 1, outputs] of every layer
+FEW = 8  # outputs up to which a product is faster with samples in its columns
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,22 @@ class Form:
             at = end + outputs * bias
             found.append((weight, W[:, None, end:at] if bias else None))
         return found
+
+    def by_columns(self, W: Rows) -> Layers:
+        """Return views(W), with a copy of the first layer's weights that is stored by columns.
+
+        The product of samples and weights is then up to twice as fast. Products with few outputs do not gain.
+        """
+        (weight, bias), *rest = self.views(W)
+        if weight.shape[1] > FEW:
+            weight = weight.transpose(1, 2).contiguous().transpose(1, 2)
+        return [(weight, bias), *rest]
+
+    def put_back(self, layers: Layers, W: Rows) -> None:
+        """Copy weights that by_columns() has copied back into the rows."""
+        (moved, _), (mine, _) = layers[0], self.views(W)[0]
+        if moved.data_ptr() != mine.data_ptr():
+            mine.copy_(moved)
 
     def flops(self, samples: int) -> float:
         """Return the FLOPs of one loss and its gradient: three matrix products per layer, two in the first."""

@@ -15,10 +15,8 @@ from torch import Tensor
 
 from fedstride.core.batch import Batch
 from fedstride.core.rows import Col, Rows, Vec
-from fedstride.oracle.forms import Form, Layers
+from fedstride.oracle.forms import FEW, Form, Layers
 from fedstride.oracle.protocol import Meter, Ray
-
-FEW = 8  # outputs up to which a product is faster with samples in its columns
 
 
 @dataclass
