@@ -100,8 +100,8 @@ MUTANTS = [
     Mutant(
         "straight steps are twice as long",
         "oracle/linear.py",
-        "baddbmm_(D.transpose(1, 2), self.samples.X, alpha=-1)",
-        "baddbmm_(D.transpose(1, 2), self.samples.X, alpha=-2)",
+        "weight.baddbmm_(D.transpose(1, 2), X, alpha=-1)",
+        "weight.baddbmm_(D.transpose(1, 2), X, alpha=-2)",
         f"tests/oracle/test_linear.py {TWINS}fedavg",
     ),
     Mutant(

@@ -85,6 +85,14 @@ def affine(X: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return Z if bias is None else Z.add_(bias)  # baddbmm would be slower
 
 
+def subtract(weight: Tensor, D: Tensor, X: Tensor) -> None:
+    """Compute weight -= D'X in place, in the order in which the weights are stored."""
+    if weight.stride(2) == 1:
+        weight.baddbmm_(D.transpose(1, 2), X, alpha=-1)
+    else:
+        weight.transpose(1, 2).baddbmm_(X.transpose(1, 2), D, alpha=-1)
+
+
 class Linear:
     """f_B and its gradient for all rows at once, from the scores Z = X W' + offset."""
 
@@ -158,7 +166,7 @@ class Linear:
     def _move(self, layers: Layers, D: Tensor) -> None:
         """Subtract the gradient of slopes D in place."""
         ((weight, bias),) = layers
-        weight.baddbmm_(D.transpose(1, 2), self.samples.X, alpha=-1)
+        subtract(weight, D, self.samples.X)
         if bias is not None:
             bias.sub_(D.sum(1, keepdim=True))
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedstride.core.rows import Col, Rows
 from fedstride.oracle.forms import Form, Layers
-from fedstride.oracle.linear import Matrices, affine
+from fedstride.oracle.linear import Matrices, affine, subtract
 from fedstride.oracle.protocol import Meter
 
 
@@ -45,7 +45,7 @@ class Perceptron:
         L = self.form.phi.value(states[-1], s.T, s.w) if valued else None
         self.samples.charge(self.meter.gradients, self.rows)
         for (weight, bias), (D, H) in zip(layers[::-1], self._back(layers, states, eta), strict=True):
-            weight.baddbmm_(D.transpose(1, 2), H, alpha=-1)
+            subtract(weight, D, H)
             if bias is not None:
                 bias.sub_(D.sum(1, keepdim=True))
         return L
