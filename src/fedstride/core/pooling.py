@@ -32,11 +32,14 @@ def pool_first(module: nn.Module) -> int:
 
 def can_pool_first(module: nn.Module, inputs: Tree) -> bool:
     """Return whether pool_first() speeds up the module; False if its forward() reads what lies between the two layers."""
-    twin = copy.deepcopy(module)
-    if not pool_first(twin):
+    one, other = copy.deepcopy(module), copy.deepcopy(module)
+    if not pool_first(other):
         return False
     try:
-        return all(map(_same, _evaluated(copy.deepcopy(module), inputs), _evaluated(twin, inputs)))
+        return all(
+            all(map(_same, _evaluated(one.train(mode), inputs), _evaluated(other.train(mode), inputs)))
+            for mode in (True, False)
+        )
     except RuntimeError:  # for example without a gradient: training reports it
         return False
 
@@ -46,12 +49,12 @@ def _hooks(*modules: nn.Module) -> bool:
 
 
 def _evaluated(module: nn.Module, inputs: Tree) -> list[Tensor | None]:
-    """Return the outputs, and the gradients of their sum, in training mode."""
+    """Return the outputs, and the gradients of their sum."""
     parameters = [p for p in module.parameters() if p.requires_grad]
     device = parameters[0].device
     with own_randomness(device), torch.enable_grad():
         torch.manual_seed(0)
-        outputs = list(tensors_of(called(module.train(), inputs)))
+        outputs = list(tensors_of(called(module, inputs)))
         value = sum(v.sum() for v in outputs if v.requires_grad)
         return [*outputs, *torch.autograd.grad(value, parameters, allow_unused=True)]  # type: ignore[arg-type]
 

@@ -18,6 +18,7 @@ from fedstride.core.errors import FedstrideError
 
 PROGRAMS = Path(__file__).parent / "peers"
 PATIENCE = 300.0  # seconds to wait for one answer
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}  # of the processes that torchrun starts
 
 
 class EngineFailed(FedstrideError):
@@ -51,7 +52,7 @@ FEDSTRIDE = Program("fedstride", (sys.executable, str(PROGRAMS / "run_fedstride.
 TORCHRUN = Program(
     "torchrun",
     (sys.executable, *ONE_PER_CORE, str(PROGRAMS / "run_fedstride.py")),
-    variables={"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+    variables=LOOPBACK,
 )
 
 

@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedstride.research.bench.engines import EngineFailed
+from fedstride.research.bench.engines import LOOPBACK, EngineFailed
 
 if TYPE_CHECKING:  # Flower's nodes import this file for every message
     from fedstride.research.bench.speed import Say
@@ -29,7 +29,6 @@ JOB, ENDED, APP = "job.json", "ended", "engines_app"
 PATIENCE = 180.0  # seconds until a server must have started
 LONGEST = 7200.0  # seconds until a job must have ended
 LOOK = 30.0  # seconds between status queries of a deployed run; each costs a second of a core
-LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 QUIET = {
     **{"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"},  # the first restricts Ray to loopback
     **{"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"},

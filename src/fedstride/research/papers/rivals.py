@@ -103,8 +103,8 @@ SEARCHES = (
 def trial(lab: Lab, place: str, recipe: str, options: Options, rounds: int = TUNED, seed: int = 0) -> Cell:
     """Return a run of a recipe with FedExP's weight decay, clipping and decay of the rate, named for use in file names.
 
-    Its result has both read-outs, of the last iterate and of the mean of the last two. If the recipe is not judged by
-    the mean of two, its scores cover the last fifth of the rounds.
+    Its result has the scores of both read-outs, of the last iterate and of the mean of the last two. If the recipe is
+    not judged by the mean of two, the mean is scored only in the last fifth of the rounds.
     """
     algorithm: Algorithm = {"name": recipe, **options}
     settings = {**SIZES[lab.scale][place], "training__weight_decay": 1e-4}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,13 @@ from serving import Stopwatch, read  # type: ignore[import-not-found]
 
 from fedstride import data
 from fedstride.algorithm import recipes
-from fedstride.engine.torchrun.engine import launched
+from fedstride.engine.torchrun import Torchrun, launched
 from fedstride.research.bench.workloads import Workload
 from fedstride.training.train import train
 
 
 def main(folder: str) -> None:
-    pace = Stopwatch() if os.environ.get("RANK", "0") == "0" else None  # the first process serves requests
+    pace = Stopwatch() if not launched() or Torchrun().leads else None  # the first process serves requests
     work = json.loads((Path(folder) / "work.json").read_text())
     name = work.pop("loss")
     workload = Workload(**work)
