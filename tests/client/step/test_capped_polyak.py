@@ -45,10 +45,12 @@ def test_nothing_is_stretched_without_a_gradient():
     ("model", "steps", "caps"),
     [
         (nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)), 5, (0.006, 0.06 / 1.9**0.5, 0.03)),  # rises over ten rounds
+        (nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)), 40, (0.006, 0.03 / 1.9**0.5, 0.015)),  # in five
+        (nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)), 1000, (0.006, 0.006 / 1.9**0.5, 0.003)),  # not at all
         (nn.Linear(2, 3), 5, (0.12, 0.12 / 1.9**0.5, 0.06)),
         (nn.Linear(2, 3), 40, (0.06, 0.06 / 1.9**0.5, 0.03)),
     ],
-    ids=["network", "linear", "many steps"],
+    ids=["network", "many steps", "very many steps", "linear", "linear, many steps"],
 )
 def test_the_cap_of_rounds_1_10_and_31(model, steps, caps):
     x, shapes = nn.utils.parameters_to_vector(model.parameters()).detach(), tuple(p.shape for p in model.parameters())

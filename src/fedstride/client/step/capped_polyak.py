@@ -32,9 +32,11 @@ class CappedPolyak:
 
     r_j is the root mean square of the tensor's weights and q_j that of its gradient, so eta is the fraction of its own size
     by which a step changes a tensor: the units of loss and parameters do not matter. Where a layer's inputs are so small that
-    its bias would change the outputs more than its weights do, r_j is larger. The cap rises linearly over the first
-    rounds and then falls with the square root of time, which needs no planned number of rounds. It is lower for clients that
-    take more than 10 local steps, and twice as large from the start for models with one matrix.
+    its bias would change the outputs more than its weights do, r_j is larger.
+
+    The cap is 0.06 min{1, (t + 1)/10, sqrt(10 / K)} / sqrt(1 + t/10) in round t for a client that takes K local steps: it rises
+    over the first rounds, as far as the number of steps allows, and then falls with the square root of time, which needs no
+    planned number of rounds. Models with one matrix need no rise: their cap is 0.12 min{1, sqrt(10 / K)} / sqrt(1 + t/10).
 
     A server sends r_j / q_j, a factor for the cap, and f* once the loss goes below zero. Without one, as in the first round,
     a client takes r_j and q_j from its own first gradient, and f* = min(0, 2 f).
@@ -55,9 +57,9 @@ class CappedPolyak:
         shapes, sent = context.shapes or (x.shape,), context.broadcast
         state = {name: zero.clone() for name in ("eta", "loss", "taken")}
         layers, t = sum(len(shape) > 1 for shape in shapes), context.round
-        rise = min(1.0, (t + 1) / WARM_UP) if layers > 1 else LINEAR
-        cap = self.cap * rise / math.sqrt(1 + t / WARM_UP)
-        state["cap"] = cap * sent.get("reach", 1.0) * (MANY / context.tau.clamp(min=MANY)).sqrt()
+        drift = (MANY / context.tau.clamp(min=MANY)).sqrt()
+        most = drift.clamp(max=(t + 1) / WARM_UP) if layers > 1 else LINEAR * drift
+        state["cap"] = self.cap * most / math.sqrt(1 + t / WARM_UP) * sent.get("reach", 1.0)
         state["mean_squares"] = zero.repeat(1, len(shapes))
         state |= {f"tensor {j}": zero.new_empty(len(zero), 0, s.numel()) for j, s in enumerate(shapes)}
         if "scale" in sent:
