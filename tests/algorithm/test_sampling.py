@@ -103,3 +103,8 @@ def test_numpy_integers_are_accepted():
 def test_invalid_cohorts_are_refused(cohort):
     with pytest.raises(fs.InvalidInput, match=r"cohort=|Bernoulli: p="):
         sampler(cohort, 5)
+
+
+@pytest.mark.parametrize(("share", "clients", "size"), [(0.29, 100, 29), (0.1, 27, 3), (0.01, 20, 1), (1.0, 7, 7)])
+def test_a_share_is_rounded_to_the_nearest_number_of_clients(share, clients, size):
+    assert sampler(share, clients) == fs.Uniform(size)  # 0.29 x 100 is 28.999...

@@ -178,6 +178,7 @@ def test_the_last_iterates_scores_where_it_is_the_readout_are_not_said_twice(las
 @pytest.mark.parametrize(
     ("readout", "every", "rounds", "scored"),
     [
+        ("average", 1, 4, [4]),
         ("average", 1, 9, [9]),
         ("average", 1, 10, [9, 10]),
         ("average", 2, 11, [10, 11]),
@@ -244,3 +245,28 @@ def test_a_file_of_another_shape_is_computed_again(text, tmp_path):
 def test_two_cells_of_one_name_are_refused(tmp_path):
     with pytest.raises(InvalidInput, match="two different cells are named 'a'"):
         complete([Cell("a", trained, {"n": 1}), Cell("a", trained, {"n": 2})], tmp_path)
+
+
+def test_the_pair_is_of_successive_rounds_where_not_all_are_evaluated():
+    every, some = (result({"training.evaluate_every": n, "training.rounds": 4}, pair=1)["history"] for n in (1, 2))
+    for name in ("pair_loss", "pair_accuracy"):
+        assert some[name] == [None, every[name][1], None, every[name][3]]
+
+
+def test_a_batch_is_at_most_all_of_a_clients_data():
+    assert result({"training.batch_size": 10_000, "training.rounds": 1}, pair=1)["batch_share"] == 1
+
+
+def test_the_seconds_of_a_resumed_cell_are_those_of_all_its_parts(tmp_path):
+    cell = Cell("resumed", lambda folder: {"seconds": 3600.0, "score": 1}, {}, resumes=True)
+    assert complete([cell], tmp_path, workers=1) == {"resumed": {"score": 1}}
+    assert json.loads(cell.file(tmp_path).read_text())["seconds"] == 3600
+
+
+def test_a_round_that_was_done_again_counts_once_as_it_was_done_last(tmp_path):
+    cell = Cell("begun", dict, {}, resumes=True)
+    file = cell.file(tmp_path).with_suffix("") / sweep.ROUNDS
+    file.parent.mkdir()
+    rows = [{"round": 1, "a": 1}, {"round": 2, "a": 2}, {"round": 2, "a": 3}, {"round": 3, "a": 4}]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert sweep.begun([cell], tmp_path) == {"begun": [rows[0], rows[2], rows[3]]}

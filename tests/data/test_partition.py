@@ -143,6 +143,14 @@ def test_pathological_gives_exactly_k_classes_and_uses_all_samples(data, problem
         assert column[column > 0].max() - column[column > 0].min() <= 1
 
 
+def test_pathological_draws_the_classes_of_a_client_at_random():
+    """With two of ten classes each, all 45 pairs occur."""
+    labels, pairs = torch.arange(10).repeat(40), set()
+    for seed in range(40):
+        pairs |= {tuple(labels[part].unique().tolist()) for part in partition.pathological(labels, 10, seed, 2)}
+    assert pairs == set(itertools.combinations(range(10), 2))
+
+
 @given(st.data(), problems())
 def test_shards_use_all_samples(data, problem):
     labels, clients, seed = problem

@@ -24,6 +24,9 @@ MODELS = {  # of samples of shape (2, 3)
     "tanh, no bias": lambda K: nn.Sequential(nn.Flatten(), nn.Linear(6, 5, bias=False), nn.Tanh(), nn.Linear(5, K, False)),
     "sigmoid": lambda K: nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.Sigmoid(), nn.Linear(4, K, bias=False)),
     "three layers": lambda K: MLP((2, 3), K, hidden=(5, 4)),
+    "two activations": lambda K: nn.Sequential(
+        nn.Flatten(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3), nn.Sigmoid(), nn.Linear(3, K)
+    ),
     "nested": lambda K: Network(nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(6, 5), nn.Tanh())), nn.Linear(5, K)),
 }  # fmt: skip
 CASES = [(m, k, 9 if make in (labels, holes) else 1) for m in MODELS for k, (_, make) in KINDS.items()]

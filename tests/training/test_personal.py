@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import fedstride as fs
+from fedstride.client.chunk import Chunk
 from fedstride.engine import store
 from tests.problems import STEPS, classification, classifier, learn, records, same_bits
 from tests.tiers import slow
@@ -280,3 +281,11 @@ def test_what_makes_no_sense_is_refused(options, error, message):
 def test_ditto_with_incremental_gradients_is_refused():
     with pytest.raises(fs.Refused, match="own models start elsewhere"):
         fs.Algorithm(objective=fs.Ditto(), gradient=fs.IAG())
+
+
+def test_shared_steps_go_on_with_the_batches_of_the_personal_ones(monkeypatch):
+    seen, batch = [], Chunk.batch
+    monkeypatch.setattr(Chunk, "batch", lambda self, k, active: seen.append(k) or batch(self, k, active))
+    engine = fs.engine.Local(oracle="loop", chunk=4, workers=1)
+    learn("fedavg", **HEAD, personal_steps=2, local_steps=3, batch_size=3, rounds=1, engine=engine)
+    assert seen == [0, 1, 2, 3, 4]

@@ -224,3 +224,17 @@ def test_quartiles_have_the_bits_of_torchs_quantiles(n):
     at = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0], dtype=torch.float64)
     assert quartiles(values) == torch.quantile(values, at).tolist()
     assert all(math.isnan(v) for v in quartiles(torch.cat([values, torch.tensor([math.nan])])))
+
+
+def test_a_server_is_told_the_median_number_of_local_steps():
+    seen = []
+
+    class Told(fs.Average):
+        def step(self, x, mean, state):
+            seen.append((mean.steps, mean.participants, mean.clients, mean.share))
+            return super().step(x, mean, state)
+
+    options = {"local_steps": [2, 4, 1, 30], "rounds": 1, "weights": [1.0, 2.0, 3.0, 4.0]}
+    learn(fs.Algorithm(server=Told()), **options)
+    learn(fs.Algorithm(server=Told()), **options, cohort=Always((0, 1, 3)))
+    assert seen == [(3.0, 4, 4, 1.0), (4, 3, 4, pytest.approx(0.7))]

@@ -50,7 +50,10 @@ def test_top_k_keeps_lemma_14(V, k):
     assert bool((sq(V - C) <= (1 - share) * sq(V) + 1e-12 * sq(V)).all())
 
 
-@pytest.mark.parametrize(("fraction", "d", "kept"), [(0.5, 20, 10), (0.1, 20, 2), (0.01, 20, 1), (1.0, 20, 20)])
+@pytest.mark.parametrize(
+    ("fraction", "d", "kept"),
+    [(0.5, 20, 10), (0.1, 20, 2), (0.01, 20, 1), (1.0, 20, 20), (0.29, 100, 29), (0.1, 27, 3)],
+)
 @pytest.mark.parametrize("rule", [TopK, RandomK])
 def test_a_fraction_is_a_share_of_the_entries(rule, fraction, d, kept):
     V = torch.arange(1.0, d + 1)[None]

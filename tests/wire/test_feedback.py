@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fedstride as fs
 from fedstride import Quantize, RandomK, TopK
 from fedstride.core.rows import generator
 from fedstride.wire.feedback import memory, send
+from tests.problems import learn
 
 C, d = 3, 12
 
@@ -71,3 +75,24 @@ def test_without_a_compressor_rows_pass_whole(feedback):
     sent, past, size = send(V, None, feedback, {}, sources(0))
     assert torch.equal(sent, V)
     assert (past, size) == ({}, [96] * C)
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Sends everything, and records the generators that it could draw from."""
+
+    seen: list[int]
+
+    def compress(self, V, sources):
+        self.seen.extend(source.initial_seed() for source in sources)
+        return V
+
+    def bytes(self, d, itemsize):
+        return d * itemsize
+
+
+@pytest.mark.parametrize("where", ["up", "down"])
+def test_compressors_draw_anew_for_every_sender_and_round(where):
+    seen = []
+    learn(fs.recipes.fedlin(error_feedback=False, **{where: Seeds(seen)}), rounds=3)
+    assert len(set(seen)) == len(seen) == 3 * (4 if where == "up" else 1)

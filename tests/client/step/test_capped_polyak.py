@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedstride.client.context import Context
-from fedstride.client.step.capped_polyak import CappedPolyak, balanced, biases
+from fedstride.client.step.capped_polyak import CappedPolyak, balanced, biases, radii, started
 
 CPU = torch.device("cpu")
 
@@ -58,3 +58,17 @@ def test_the_cap_of_rounds_1_10_and_31(model, steps, caps):
     for t, cap in zip((0, 9, 30), caps, strict=True):
         state = CappedPolyak().init(x, Context(0, t, 50, (0,), (steps,), one, one, {}, shapes))
         assert float(state["cap"]) == pytest.approx(cap)
+
+
+def test_vectors_and_zero_matrices_have_at_least_the_geometric_mean_of_the_matrices_sizes():
+    shapes = [torch.Size(s) for s in ((3, 2), (2, 2), (2,), (2,), (2, 2))]
+    x = torch.tensor([1.0] * 6 + [-4.0] * 4 + [0.0] * 2 + [3.0] * 2 + [0.0] * 4)
+    torch.testing.assert_close(radii(x, shapes), torch.tensor([1.0, 4.0, 2.0, 3.0, 2.0]))
+
+
+def test_where_all_weights_are_zero_the_radii_are_the_lengths_of_polyaks_step():
+    """2 f / |g|^2 along g_j / q_j, where |g_j|^2 = n_j q_j^2: 2 f / (n_j q_j)."""
+    loss, q, sizes = torch.tensor(-3.0), torch.tensor([0.5, 2.0]), torch.tensor([4.0, 3.0])
+    torch.testing.assert_close(started(torch.zeros(2), loss, q, sizes), torch.tensor([3.0, 1.0]))
+    some = torch.tensor([0.0, 0.1])
+    assert torch.equal(started(some, loss, q, sizes), some)

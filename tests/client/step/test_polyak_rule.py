@@ -51,3 +51,12 @@ def test_under_a_correction_the_step_comes_from_plain_loss_and_gradient():
     move, etas = step(Polyak(), Corrected(Quadratic(H), Terms(), corr))
     assert etas == pytest.approx([1.0, 0.1], rel=1e-8)
     torch.testing.assert_close(move, -torch.tensor(etas, dtype=torch.float64)[:, None] * (H * W + corr))
+
+
+def test_a_batch_without_loss_does_not_bound_the_next_step():
+    rule, oracle, where = Polyak(growth=2.0), Quadratic(H), context((1, 1), size=4.0, batch=1.0)
+    state = rule.init(W[0], where)
+    L, G = oracle.grad(W)
+    assert not rule.step(W, 0 * L, G, state, oracle).any()
+    rule.step(W, L, G, state, oracle)
+    assert state["eta"].flatten().tolist() == pytest.approx([1.0, 0.1], rel=1e-8)

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+import fedstride as fs
 from fedstride.app.config import Config, resolve
 from fedstride.app.sweep import trained
 from fedstride.research.papers import delta_sgd, delta_sgd_more, delta_sgd_step, experiment
@@ -276,3 +277,61 @@ def test_conditions_that_never_bind_differ(monkeypatch, tmp_path, second):
     monkeypatch.setattr(experiment, "complete", lambda cells, *rest: {cell.name: {"chunks": [chunk]} for cell in cells})
     found = list(verdicts(EXPERIMENTS["delta-sgd-fig7"].measure(Lab("small", 2, tmp_path))).values())
     assert found == ([IN_KIND] * 3 if second < 1 else [DIFFERS, UNDECIDED, DIFFERS])  # the steps are equal: a tie
+
+
+def test_the_first_condition_is_the_quotient_and_the_second_the_growth():
+    settings = {"training.rounds": 1, "algorithm.name": "custom", "algorithm.step": {"part": "DeltaSGD"}}
+    chunks = delta_sgd_step.watched(resolve("digits", settings=settings).model_dump(mode="json"))["chunks"]
+    eta = 0.2 * 1.1**0.5  # the first step, theta_1 = sqrt(1.1)
+    for chunk in chunks:
+        assert chunk["second"][0] == pytest.approx([(1 + 0.1 * 1.1**0.5) ** 0.5 * eta] * len(chunk["second"][0]))
+        assert chunk["first"][0] != pytest.approx(chunk["second"][0])
+
+
+def test_the_papers_grids_and_constants():
+    """Section 4: the grids of the search; appendix B: FedProx, MOON and FedAdam as in the authors' program."""
+    rates = (0.01, 0.05, 0.1, 0.5)
+    adaptive = (0.001, 0.01, 0.1)
+    assert {"SGD": rates, "SGDM": rates, "Adam": adaptive, "Adagrad": adaptive} == delta_sgd.GRID
+    assert (delta_sgd.TUNED, delta_sgd.ALPHAS) == (("cifar10", 0.1), (1.0, 0.1, 0.01))
+    assert (delta_sgd.GOOD, delta_sgd.POOR) == (0.5, 2.0)
+    assert delta_sgd_more.PROX == {"objective": {"part": "Proximal", "mu": 0.01}}
+    assert delta_sgd_more.MOON == {"objective": {"part": "Moon", "mu": 1.0, "temperature": 0.5}}
+    settings = {"algorithm.name": "custom", "algorithm.server": delta_sgd_more.ADAM["server"]}
+    server = resolve("digits", settings=settings).make_algorithm().server
+    assert server == fs.AdamServer(0.001, (0.9, 0.999), 1e-8, bias_correction=True)
+
+
+@pytest.mark.parametrize(
+    ("table", "total"),
+    [
+        (delta_sgd.TABLE_1, 23992.5),
+        (delta_sgd_more.TABLE_4, 7879.3),
+        (delta_sgd_more.TABLE_6, 6553.6),
+        ({0: delta_sgd_more.TABLE_3}, 2699.0),
+        ({0: delta_sgd_more.TABLE_5}, 2389.39),
+        ({i: part for i, parts in enumerate(delta_sgd_more.TABLE_7.values()) for part in parts[:1]}, 5606.3),
+        ({i: part for i, parts in enumerate(delta_sgd_more.TABLE_7.values()) for part in parts[1:]}, 200.57),
+    ],
+)
+def test_no_figure_of_the_papers_tables_changes_by_mistake(table, total):
+    """The sum of all accuracies, each times its place in its row."""
+    assert round(sum(i * v for row in table.values() for i, v in enumerate(row.values(), 1)), 2) == total
+
+
+def test_unequal_clients_count_by_their_samples(lab):
+    here, asked = lab(scale="paper")
+    EXPERIMENTS["delta-sgd-B3"].measure(here)
+    configs = [c.arguments["config"] for c in asked if c.arguments["config"]["data"]["partition"] == "quantity"]
+    assert configs and {c["training"]["weights"] for c in configs} == {"samples"}
+
+
+def test_the_step_is_watched_for_the_rounds_of_the_papers_figure(lab):
+    here, asked = lab(scale="paper")
+    EXPERIMENTS["delta-sgd-fig7"].measure(here)
+    assert {c.arguments["config"]["training"]["rounds"] for c in asked if "fig7" in c.name} == {300}
+
+
+def test_the_share_of_steps_that_the_first_condition_decides():
+    chunk = {"round": 0, "first": [[0.1, 0.9], [0.3, 0.4]], "second": [[0.2, 0.2], [0.2, 0.2]]}
+    assert delta_sgd_step._seen([chunk] * 10)["share"] == 0.25

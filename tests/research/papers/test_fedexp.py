@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from fedstride.research.papers import rivals, tuning
-from fedstride.research.papers.experiment import EXPERIMENTS
+from fedstride.research.papers import fedexp, fedexp_ablations, rivals, tuning
+from fedstride.research.papers.experiment import DIFFERS, EXPERIMENTS, IN_KIND, UNDECIDED, Lab
 from tests.research.papers.pretend import Pretended, learned
 
 pytestmark = pytest.mark.slow
@@ -112,3 +112,52 @@ def test_a_diverged_run_loses(monkeypatch, tmp_path):
 
     outcome = EXPERIMENTS["fedexp-AppF"].measure(Pretended(monkeypatch, tmp_path, result).lab)
     assert outcome.figures["accuracy"]["fedexp"] == 0
+
+
+def reaches(*rounds):
+    """Runs of 50 rounds that have 90 % from these rounds on."""
+    path = [[0.9 if t >= first else 0.3 for t in range(1, 51)] for first in rounds]
+    return [{"diverged": None, "history": {"round": list(range(1, 51)), "test_accuracy": one}} for one in path]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "verdicts"),
+    [
+        ((20, 28, 28, 28), [IN_KIND] * 3),  # 1.4 times; nothing gained by the others
+        ((20, 27, 27, 27), [IN_KIND, DIFFERS, IN_KIND]),
+        ((20, 40, 34, 40), [IN_KIND] * 3),  # 15 % of FedAvg's rounds
+        ((20, 40, 40, 33), [IN_KIND, IN_KIND, DIFFERS]),  # by one of both is enough
+        ((20, 40, 33, 40), [IN_KIND, IN_KIND, DIFFERS]),
+        ((20, 40, 20, 40), [UNDECIDED, IN_KIND, DIFFERS]),  # a tie is not fewer
+    ],
+)
+def test_speed_is_judged_by_the_papers_factor_and_by_each_rival(tmp_path, rounds, verdicts):
+    runs = {recipe: reaches(t, t) for recipe, t in zip(fedexp.RIVALS, rounds, strict=True)}
+    claims = fedexp._speed(Lab("small", 2, tmp_path), "cifar10", 80.0, runs)
+    assert [claim.verdict for claim in claims] == verdicts
+
+
+def test_final_runs_have_a_seed_each(monkeypatch, tmp_path):
+    pretended = Pretended(monkeypatch, tmp_path, as_in_fedexp, seeds=3)
+    tuning.finals(pretended.lab, [("cifar10", "fedavg")])
+    configs = [cell.arguments["config"] for cell in pretended.cells[-3:]]
+    assert [(c["training"]["seed"], c["data"]["seed"], c["model"]["seed"]) for c in configs] == [
+        (s, s, s) for s in range(3)
+    ]
+    assert {cell.arguments["config"]["training"]["seed"] for cell in pretended.cells[:-3]} == {0}, "the search has one"
+
+
+def test_a_swing_is_the_mean_change_in_the_second_half():
+    path = [0.1, 0.9, 0.1, 0.9, 0.50, 0.51, 0.49, 0.50]
+    run = {"history": {"round": list(range(1, 9)), "last_accuracy": path}}
+    assert fedexp_ablations._swing(run, "last_accuracy") == pytest.approx((1 + 2 + 1) / 3)
+
+
+def test_fedavg_with_fedexps_readout_does_not_extrapolate(monkeypatch, tmp_path):
+    """Figure 6: a server step of at most 1, and so of 1, with the same rate and on the same ten clients."""
+    pretended = Pretended(monkeypatch, tmp_path, as_in_fedexp, "paper")
+    pretended.verdicts("fedexp-fig6")
+    ours, plain = (cell.arguments["config"] for cell in pretended.cells)
+    assert ours["algorithm"] == {"name": "fedexp", "lr": 0.1}
+    assert plain["algorithm"] == {"name": "fedexp", "lr": 0.1, "server_lr_max": 1.0}
+    assert {c["data"]["clients"] for c in (ours, plain)} == {10} and ours["data"] == plain["data"]

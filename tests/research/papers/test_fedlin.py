@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
+import torch
 
 from fedstride.research.papers import fedlin, fedlin_limits
 from fedstride.research.papers.experiment import AGREES, DIFFERS, IN_KIND
@@ -88,3 +91,51 @@ def test_a_floor_of_noise(monkeypatch):
 def test_sparse_gradients():
     every, some = (fedlin.sparse("up", k, True, 0.1, 2)["gap"] for k in (100, 60))
     assert every[0] == some[0] > every[1] and every[1] == some[1] and every[2] != some[2]  # the first round is whole
+
+
+@pytest.mark.parametrize("variance", fedlin.NOISE)
+def test_noise_has_the_variance_that_is_named(monkeypatch, variance):
+    seen = []
+
+    def iterates(problem, start, algorithm, *rest, **more):
+        seen.append((algorithm, more))
+        return [start], None
+
+    monkeypatch.setattr(fedlin, "iterates", iterates)
+    fedlin.noisy(variance, "small", 0)
+    ((algorithm, more),) = seen
+    assert algorithm.gradient.sigma**2 == pytest.approx(variance)
+    assert len(more["local_steps"]) == 5 and len(set(more["local_steps"])) > 1
+    assert all(2 <= tau <= 10 for tau in more["local_steps"])
+
+
+def test_gaps_are_of_the_mean_of_the_clients_losses():
+    """At x = 0 the logistic loss of each of the 10 x 500 samples is ln 2."""
+    problem, _, star = fedlin._logistic()
+    least = float(fedlin.logistic_sum(torch.cat(list(problem.A)) @ star, torch.cat(list(problem.b))))
+    start, _ = fedlin.sparse("up", 100, True, 0.1, 1)["gap"]
+    assert start == pytest.approx((5000 * math.log(2) - least) / 10)
+
+
+def test_the_rates_of_sparse_gradients(monkeypatch, tmp_path):
+    """Figures 6 and 7: etabar = 0.15 at the server and 0.1 at the clients; theorem 7: shorter by delta_s."""
+    asked = []
+
+    def result(work, arguments):
+        asked.append((arguments["where"], arguments["k"], arguments["feedback"], round(arguments["lr"], 4)))
+        return sparse(work, arguments)
+
+    found = outcome(monkeypatch, tmp_path, "fedlin-K", result)
+    assert asked == [
+        *(("down", k, False, 0.15) for k in (100, 50, 25)),
+        *(("down", k, True, 0.15) for k in (50, 25)),
+        *(("down", 50, True, 0.075), ("down", 25, True, 0.0375)),
+        *(("up", k, True, 0.1) for k in (80, 60)),
+    ]
+    gap = sparse("", {"where": "up", "k": 80, "rounds": 300})["gap"]
+    assert found.figures["last quarter"]["delta_c = 1.25"] == pytest.approx(sum(gap[-75:]) / 75)
+
+
+def test_the_factor_of_a_round_is_named(monkeypatch, tmp_path):
+    claims = outcome(monkeypatch, tmp_path, "fedlin-L", noisy).claims
+    assert claims[-1].what.startswith("factor of |x - x*|^2") and claims[-1].ours.startswith("0.9; ")

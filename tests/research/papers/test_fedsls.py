@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedstride.research.papers import fedsls, tuning
-from fedstride.research.papers.experiment import DIFFERS, EXPERIMENTS, IN_KIND
+from fedstride.research.papers.experiment import DIFFERS, EXPERIMENTS, IN_KIND, Lab
 from tests.research.papers.pretend import Pretended, learned
 
 pytestmark = pytest.mark.slow
@@ -68,3 +68,30 @@ def test_figure_4_names_the_steady_state_of_the_growing_start(monkeypatch, tmp_p
         (False, DIFFERS),  # max
         (True, IN_KIND),  # grow
     ]
+
+
+@pytest.mark.parametrize(("moved", "verdict"), [(2, IN_KIND), (3, DIFFERS)])
+def test_the_order_needs_eight_of_ten_pairs(tmp_path, moved, verdict):
+    """The winner moves down by so many places."""
+    paper = dict(zip(fedsls.METHODS, fedsls.TABLE_2["cifar10"], strict=True))
+    order = sorted(paper, key=paper.__getitem__)
+    winner = order.pop()
+    order.insert(4 - moved, winner)
+    runs = {}
+    for i, recipe in enumerate(order):
+        run = learned({"training": {"rounds": 20, "evaluate_every": 1}}, 50 + 2 * i, 0.1)
+        runs[recipe] = [run, run]
+    found = fedsls._compared(Lab("small", 2, tmp_path), "cifar10", paper, runs, 1)
+    assert [c.verdict for c in found if "pairs" in c.what] == [verdict]
+
+
+def test_trials_are_compared_between_the_first_and_the_last_fifth():
+    run = {"history": {"trials": [5.0, 3.0, *[2.0] * 6, 1.0, 1.5]}}
+    assert fedsls._ends(run, 10) == {"first fifth": 4.0, "last fifth": 1.25, "largest": 5.0}
+
+
+def test_the_papers_values_of_c_and_of_its_tables():
+    assert fedsls.CS == (0.1, 0.3, 0.5, 0.7)  # figure 5
+    assert fedsls.METHODS == ("fedavg", "fedexp", "fedexpsls", "fedexprox", "fedsls")
+    assert [round(sum(row), 2) for row in fedsls.TABLE_1.values()] == [1.92, 9.26, 9.31]
+    assert [round(sum(row), 2) for row in fedsls.TABLE_2.values()] == [410.72, 274.1, 244.35]

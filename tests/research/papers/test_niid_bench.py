@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 
+import fedstride as fs
 from fedstride.research.papers import niid_bench, silos
 from fedstride.research.papers.experiment import AGREES, DIFFERS, EXPERIMENTS, IN_KIND, NOT_RUN, UNDECIDED, Lab
 from tests.research.papers.made_up import outcome, verdicts
@@ -162,3 +164,111 @@ def test_rows_add_up_over_commands(monkeypatch, tmp_path):
         ("fashion_mnist", "labels2", "auto"),
     ]
     assert sum(c.verdict == NOT_RUN for c in second) == 9
+
+
+class Asked(Exception):
+    """A run that was asked for is not begun."""
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What `silos` asks `train` for."""
+
+    def ask(data="mnist", method="FedAvg", samples=1500, **settings):
+        seen = {}
+
+        def train(model, loss, clients, algorithm, **more):
+            seen.update(more, model=model, loss=loss, clients=clients, algorithm=algorithm)
+            raise Asked
+
+        shape = (3, 32, 32) if data == "cifar10" else (1, 28, 28)
+        table = silos.Table(data, (torch.zeros(2000, *shape), LABELS), (torch.zeros(50, *shape), LABELS[:50]), 10)
+        monkeypatch.setattr(silos, "load", lambda name: table)
+        monkeypatch.setattr(silos, "train", train)
+        silos._table.cache_clear()
+        with pytest.raises(Asked):
+            silos.silos(data, "dirichlet", method, 3, 50, 10, samples, **settings)
+        silos._table.cache_clear()
+        return seen
+
+    return ask
+
+
+def test_the_protocol_is_the_benchmarks(asked):
+    """10 clients that all take part, 50 rounds of 10 epochs, batches of 64, SGD with 0.01 and momentum 0.9, decay 1e-5."""
+    found = asked()
+    assert found["algorithm"] == fs.Algorithm(step=fs.Momentum(lr=0.01, beta=0.9))
+    wanted = {"rounds": 50, "epochs": 10, "batch_size": 64, "weights": "samples", "weight_decay": 1e-5, "seed": 3}
+    assert {name: found[name] for name in wanted} == wanted
+    assert found["loss"] == "cross_entropy" and not {"cohort", "normalise", "clip_norm"} & found.keys()
+    assert sum(map(len, found["clients"])) == 1500 and len(found["test"][1]) == 50
+    assert asked(method="auto")["algorithm"] == fs.recipes.auto()
+    assert niid_bench.SIZES["paper"] == niid_bench.SIZES["medium"] == {"rounds": 50, "epochs": 10, "samples": None}
+
+
+@pytest.mark.parametrize("data", niid_bench.DATA)
+def test_only_colour_images_are_cropped_and_flipped(asked, data):
+    parts = [part for part in asked(data)["model"].modules() if isinstance(part, silos.CropFlip)]
+    assert [part.border for part in parts] == (["reflect"] if data == "cifar10" else [])
+
+
+def test_the_dirichlet_partition_is_flowers():
+    """Its program, with its seed 42, alpha 0.5 and at least 10 samples, finds the same clients."""
+    random, targets, least = np.random.default_rng(42), LABELS.numpy(), 0
+    while least < 10:
+        mine = [[] for _ in range(10)]
+        for c in range(10):
+            (of_class,) = np.where(targets == c)
+            random.shuffle(of_class)
+            p = random.dirichlet(np.repeat(0.5, 10))
+            p = np.array([q * (len(one) < 2000 / 10) for q, one in zip(p, mine, strict=True)])
+            cuts = (np.cumsum(p / p.sum()) * len(of_class)).astype(int)[:-1]
+            mine = [one + piece.tolist() for one, piece in zip(mine, np.split(of_class, cuts), strict=True)]
+        least = min(map(len, mine))
+    assert [part.tolist() for part in silos.partition(LABELS, "dirichlet", seed=0)] == mine
+
+
+@pytest.mark.parametrize(("samples", "seed"), [(150, 1), (150, 8), (200, 4), (250, 8)])
+def test_a_partition_with_a_client_below_ten_samples_is_drawn_again(monkeypatch, samples, seed):
+    least = min(map(len, silos.partition(LABELS[:samples], "dirichlet", seed)))
+    monkeypatch.setattr(silos, "LEAST", 1)
+    assert min(map(len, silos.partition(LABELS[:samples], "dirichlet", seed))) < 10 <= least
+
+
+@pytest.mark.parametrize(("good", "verdict"), [(9, DIFFERS), (10, AGREES)])
+def test_two_thirds_of_the_rows_are_enough(monkeypatch, tmp_path, good, verdict):
+    """A row whose best round is exactly the best column reaches it."""
+    reach = list(niid_bench.PUBLISHED)[:good]
+    monkeypatch.setattr(niid_bench, "PUBLISHED", dict.fromkeys(niid_bench.PUBLISHED, (50.0,) * 4))
+
+    def result(work, arguments):
+        top = 0.5 if (arguments["data"], arguments["split"]) in reach else 0.4
+        return {"diverged": None, "history": {"round": [1, 2], "test_accuracy": [top, 0.1]}}
+
+    found = outcome(monkeypatch, tmp_path, "niid-bench", result, scale="paper")
+    together = next(c for c in found.claims if "two thirds" in c.what)
+    assert (together.ours, together.verdict) == (f"on {good} of 15", verdict)
+
+
+@pytest.mark.parametrize(
+    ("row", "off", "verdict"),
+    [
+        (("mnist", "labels2"), 0.95, AGREES),  # one point is allowed where two deviations are less
+        (("mnist", "labels2"), 1.05, DIFFERS),
+        (("fashion_mnist", "labels2"), 4.9, AGREES),  # two deviations of 2.51
+        (("fashion_mnist", "labels2"), 5.1, DIFFERS),
+    ],
+)
+def test_our_fedavg_may_be_off_by_two_deviations_or_a_point(tmp_path, row, off, verdict):
+    for sign in (1, -1):
+        path = [(niid_bench.PUBLISHED[row][0] + sign * off) / 100, 0.1]
+        run = {"diverged": None, "history": {"test_accuracy": path}}
+        claim = niid_bench._same_protocol(Lab("paper", 2, tmp_path), row, {"FedAvg": {0: run, 1: run}})
+        assert claim.verdict == verdict
+
+
+def test_the_published_table():
+    """Sums of the columns, plain and weighted by the row, so that no figure changes by mistake."""
+    columns = list(zip(*niid_bench.PUBLISHED.values(), strict=True))
+    assert [round(sum(column), 2) for column in columns] == [1032.34, 964.94, 1075.17, 1041.32]
+    assert round(sum(i * v for column in columns for i, v in enumerate(column, 1)), 2) == 29180.23

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedstride import InvalidInput
-from fedstride.research.papers import delta_sgd, experiment, rivals
+from fedstride.research.papers import delta_sgd, experiment, fedexp, rivals, tuning
 from fedstride.research.papers.experiment import Lab
 from fedstride.research.papers.tasks import ROUNDS, accuracy, rounds_to
 
@@ -98,3 +98,54 @@ def test_medium_is_the_papers_work_with_another_model(tmp_path, scale, residual,
 def test_the_narrow_resnet_is_for_the_medium_scale(tmp_path):
     with pytest.raises(InvalidInput, match="--residual with --scale small"):
         Lab("small", 1, tmp_path, residual=True)
+
+
+@pytest.mark.parametrize(
+    ("place", "model", "work"),
+    [
+        ("cifar10", "resnet18", (0.3, 50, 20, 20)),
+        ("emnist", "reddi_cnn", (None, 50, 20, 20)),
+        ("femnist", "softmax", (None, 50, 20, 20)),
+        ("shakespeare", "char_lstm", (None, 50, 20, 20)),
+    ],
+)
+def test_the_work_of_fedexp_and_fedsls(tmp_path, place, model, work):
+    """FedExP app. D.2: 20 clients, 20 local steps, batches of 50, alpha 0.3; 500 rounds and the mean of the last ones."""
+    lab = Lab("paper", 1, tmp_path)
+    config = rivals.trial(lab, place, "fedavg", {}, ROUNDS["paper"]).arguments["config"]
+    data, training = config["data"], config["training"]
+    alpha = data["alpha"] if data["partition"] == "dirichlet" else None
+    assert (alpha, training["batch_size"], training["cohort"], training["local_steps"]) == work
+    assert config["model"]["name"] == model
+    assert (training["rounds"], training["evaluate_every"]) == (500, 5)
+    assert rivals.trial(lab, place, "fedavg", {}).arguments["config"]["training"]["rounds"] == rivals.TUNED == 50
+    assert ROUNDS == {"small": 50, "medium": 500, "paper": 500}
+
+
+def test_the_targets_and_tables_of_fedexp(tmp_path):
+    """Table 1: rounds to 72 % on CIFAR-10, and how the search goes over eta_l and eta_g (app. D.3)."""
+    lab = Lab("paper", 1, tmp_path)
+    assert fedexp._target(lab, "cifar10", {}) == 72
+    assert fedexp.TABLE_1 == {"cifar10": (267, 434, 429, 419), "emnist": (186, 328, 232, 277)}
+    assert fedexp.RIVALS == ("fedexp", "fedavg", "scaffold", "fedadagrad")
+    five = (-2, -1.5, -1, -0.5, 0)
+    assert tuning.axes(lab, "fedavg") == {"lr": five, "server_lr": (-1, -0.5, 0, 0.5, 1)}
+    assert tuning.axes(lab, "fedadagrad") == {"lr": five, "server_lr": five}
+    assert sorted(tuning.axes(lab, "fedexp")["eps"]) == [-3, -2.5, -2, -1.5, -1]
+
+
+def test_scores_are_means_over_the_seeds():
+    few, many = run(10, 20, 30, 40), run(50, 60, 70, 80)
+    assert rivals.score([few, many]) == pytest.approx((25 + 65) / 2)
+    assert delta_sgd.final([few, many]) == pytest.approx((30 + 70) / 2), "of the last three evaluations"
+
+
+def test_the_training_loss_is_the_mean_of_the_last_ten_rounds():
+    losses = {"diverged": None, "history": {"round": list(range(1, 13)), "train_loss": [9.0, 9.0, *range(10)]}}
+    assert rivals.training_loss([losses]) == pytest.approx(4.5)
+    assert rivals.training_loss([{**losses, "diverged": 3}]) == float("inf")
+
+
+def test_guessing_on_text_is_right_once_in_77_times():
+    assert rivals.CHANCES["shakespeare"] == pytest.approx(100 / 77)
+    assert {rivals.CHANCES[place] for place in ("cifar10", "emnist", "femnist")} == {10}

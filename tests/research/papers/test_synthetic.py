@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 
 from fedstride.research.papers import synthetic
-from fedstride.research.papers.experiment import AGREES, DIFFERS, IN_KIND, UNDECIDED
+from fedstride.research.papers.experiment import AGREES, DIFFERS, IN_KIND, UNDECIDED, Lab
 from tests.research.papers.made_up import outcome, verdicts
 
 pytestmark = pytest.mark.slow
@@ -78,3 +79,50 @@ def test_a_run(tmp_path):
     assert len(ours["loss"]) == 6 and len(ours["server_step"]) == 5
     assert ours["loss"][0] == rival["loss"][0] > rival["loss"][-1] > ours["loss"][-1]
     assert synthetic.regression(1, [4, 3, 20], "fedavg", {"lr": 100.0}, 50)["diverged"]
+
+
+def test_the_loss_is_summed_over_equations_and_averaged_over_clients(monkeypatch):
+    """Vectors b_i have norm 1, so that it starts at 1; FedExP's is that of the mean of two iterates."""
+    seen, iterates = [], synthetic.iterates
+
+    def recorded(problem, *rest, **more):
+        assert more["local_steps"] == 20
+        seen.append((problem, *iterates(problem, *rest, **more)))
+        return seen[-1][1:]
+
+    monkeypatch.setattr(synthetic, "iterates", recorded)
+    for recipe, options in (("fedexp", {"lr": 0.1, "eps": 0.0}), ("fedavg", {"lr": 0.1})):
+        losses = synthetic.regression(1, [4, 3, 20], recipe, options, 5)["loss"]
+        problem, xs, _ = seen.pop()
+        shown = [xs[0], *((x + y) / 2 for x, y in pairwise(xs))] if recipe == "fedexp" else xs
+        by_hand = [
+            sum(float((A @ x - b).square().sum()) for A, b in zip(problem.A, problem.b, strict=True)) / 4 for x in shown
+        ]
+        assert losses == pytest.approx(by_hand) and losses[0] == pytest.approx(1)
+
+
+def test_steps_are_tuned_by_the_mean_loss_of_the_last_ten_of_fifty_rounds():
+    assert synthetic.TUNED == 50
+    assert synthetic._end({"diverged": None, "loss": list(range(51))}) == 45.5
+    assert synthetic._end({"diverged": 3, "loss": []}) == math.inf
+
+
+def test_the_grids_and_sizes_of_the_paper():
+    """App. D.3 and the authors' notebook: 20 clients, 30 samples, 1000 unknowns, 20 local steps."""
+    assert synthetic.SIZES["paper"] == (20, 30, 1000) and synthetic.ROUNDS["paper"] == 2000
+    assert synthetic.RATES == [-2, -1.5, -1, -0.5, 0]
+    assert synthetic.SERVER["fedavg"] == synthetic.SERVER["scaffold"] == [0, 0.5, 1, 1.5, 2]
+    assert synthetic.SERVER["fedadagrad"] == [-1, -0.5, 0, 0.5, 1]
+    assert synthetic.PROX == [1e-3, 1e-2, 1e-1, 1.0]
+
+
+@pytest.mark.parametrize(("rival", "verdict"), [(0.011, IN_KIND), (0.009, DIFFERS)])
+def test_an_order_of_magnitude_is_needed(tmp_path, rival, verdict):
+    losses = {m: [rival] * 2 for m in synthetic.NAMES} | {"fedexp": [0.001] * 2}
+    assert synthetic._faster(Lab("small", 2, tmp_path), 50, losses).verdict == verdict
+
+
+@pytest.mark.parametrize(("steps", "verdict"), [([5.0, 20.0], IN_KIND), ([5.0], DIFFERS), ([20.0], DIFFERS)])
+def test_steps_are_longer_in_some_rounds_and_not_in_all(tmp_path, steps, verdict):
+    runs = [{"server_step": steps * 100}] * 2
+    assert synthetic._longer_steps(Lab("small", 2, tmp_path), runs, [10.0, 10.0]).verdict == verdict

@@ -18,6 +18,7 @@ from fedstride.client.step import (
     Adagrad,
     Adam,
     AdamW,
+    CappedPolyak,
     Constant,
     DecSPS,
     Exponential,
@@ -73,6 +74,13 @@ def _ngn(steps: list[Taken], tau: int) -> Vec:
     return -0.2 / (1 + 0.2 * float(sq(steps[-1].g)) / (2 * steps[-1].loss)) * steps[-1].g
 
 
+def _capped(steps: list[Taken], tau: int) -> Vec:
+    """One tensor, positive losses, at most ten steps, and no word from a server: x and the first gradient scale the step."""
+    u = float(steps[0].y.norm() / steps[0].g.norm()) * steps[-1].g  # r / q: the numbers of entries cancel
+    cap = 2 * 0.3 / sqrt(1 + steps[-1].round / 10)
+    return -min(2 * steps[-1].loss / float(steps[-1].g @ u), cap) * u
+
+
 RULES: dict[str, tuple[Step, Formula]] = {
     "constant": (Constant(0.1), lambda s, tau: -0.1 * s[-1].g),
     "constant, 0.5^t": (Constant(0.1, Exponential(0.5)), lambda s, tau: -0.1 * 0.5 ** s[-1].round * s[-1].g),
@@ -92,6 +100,7 @@ RULES: dict[str, tuple[Step, Formula]] = {
     "Polyak, capped": (Polyak(0.8, 0.3, f_star=0.01), _polyak),
     "DecSPS": (DecSPS(0.7, 0.3, 0.01), _decsps),
     "NGN": (NGN(0.2), _ngn),
+    "Polyak of auto": (CappedPolyak(0.3), _capped),
 }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
-from math import comb, sqrt
+from math import comb, exp, sqrt
 
 import torch
 from torch.nn.utils import parameters_to_vector
@@ -24,6 +24,7 @@ from fedstride.research.verify.recorders import Always, RecordedServer
 from fedstride.server import (
     AdagradServer,
     AdamServer,
+    Auto,
     Average,
     DAdaptation,
     DoG,
@@ -165,6 +166,37 @@ def as_printed(rules: Mapping[str, tuple[Server, Formula]] = RULES) -> Iterator[
 
 def _wrong(formula: Formula, xs: Iterates, D: Updates, S: Squares) -> float:
     return max(apart(xs[t], formula(xs[:t], D[:t], S[:t])) for t in range(1, len(xs)))
+
+
+@law("Server rules")
+def of_auto(beta: float = 0.8, rho: float = 0.1) -> Iterator[Measured]:
+    """The server of auto: sums over all rounds where the rule keeps v and s, with part of the clients and with long rounds."""
+    source = torch.Generator().manual_seed(0)
+    D = list(torch.randn(ROUNDS, 4, generator=source, dtype=torch.float64))
+    S = [float(sq(d)) * factor for d, factor in zip(D, (1.0, 8.0, 30.0, 1.5, 60.0, 3.0, 1.1, 5.0), strict=True)]
+    for participants, steps in ((4, 5), (1, 5), (4, 400)):
+        b = beta * sqrt(100 / max(100, steps))
+        rule = Auto(beta, rho)
+        x = torch.linspace(-1, 2, 4, dtype=torch.float64)
+        state, wrong, reach, far = rule.init(x), [], 1.0, []
+        for t, (d, s) in enumerate(zip(D, S, strict=True)):
+            mean = Mean({"update": d, "square": d.new_tensor([s])}, 1.0, participants, 4, steps=steps)
+            if t:
+                before = past(D[:t], b)
+                c = float(d @ before / (d.norm() * before.norm()))
+            else:
+                c = 0.0
+            reach = min(4.0, max(1.0, reach * (exp((c - 0.3) / 2) if c > 0.3 else exp(c - 0.3))))
+            v, total = past(D[: t + 1], b), sum(b ** (2 * (t - k)) * S[k] for k in range(t + 1))
+            eta = total / (3 * (float(sq(v)) + rho * (1 - participants / 4) * total))
+            eta = max(1.0, min(eta, sqrt(total / float(sq(v)))))
+            new = rule.step(x, mean, state)
+            wrong.append(apart(new, x - eta * v))
+            far.append(abs(float(rule.broadcast(state)["reach"]) - reach))
+            x = new
+        name = f"auto, {participants} of 4 clients, {steps} steps"
+        yield f"{name}: distance of the next model to the formula as printed", max(wrong), "<=", 1e-10
+        yield f"{name}: distance of the reach to the formula as printed", max(far), "<=", 1e-10
 
 
 @law("Read-outs")
