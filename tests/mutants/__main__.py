@@ -85,7 +85,7 @@ def page(rows: list[tuple[Mutant, Found]]) -> str:
         "# Mutants\n",
         "Each row is a copy of the source with one formula broken, the first of the selected tests that failed, and the first law of",
         f"[`fedstride verify`](what-we-check.md) that was broken. `make test-mutants` renews this page: {len(rows)} mutants, {tests} of",
-        f"them noticed by a test and {laws} by a law. Mutants without a law are not in an update rule.\n",
+        f"them noticed by a test and {laws} by a law. Mutants without a law are not in the formula of an update rule.\n",
         "| file | what is wrong | test | law |",
         "|---|---|---|---|",
     ]

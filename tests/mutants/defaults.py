@@ -118,4 +118,19 @@ MUTANTS = [
         "if moved.data_ptr() == mine.data_ptr():",
         "tests/oracle/test_linear.py tests/oracle/test_mlp.py",
     ),
+    *(
+        Mutant(name, "oracle/mlp.py", old, new, "tests/oracle/test_mlp.py")
+        for name, old, new in (
+            (
+                "all layers have the first one's activation",
+                "self.form.hidden[i].activation.apply(Z)",
+                "self.form.hidden[0].activation.apply(Z)",
+            ),
+            (
+                "all layers have the slope of the first one's activation",
+                "self.form.hidden[i - 1].activation.back(below, H)",
+                "self.form.hidden[0].activation.back(below, H)",
+            ),
+        )
+    ),
 ]

@@ -20,7 +20,8 @@ class Mutant:
         new: the text in its place.
         tests: arguments of pytest that select the tests to run, separated by spaces.
         laws: laws to check, as `fedstride verify --only` selects them, separated by "; ". Of a law over a table of
-            rules, [text] selects the rules whose name contains the text. Empty: the mutant is not in an update rule.
+            rules, [text] selects the rules whose name contains the text. Empty: the mutant is not in the formula of an update
+            rule.
     """
 
     name: str

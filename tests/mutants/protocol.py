@@ -177,6 +177,13 @@ MUTANTS = [
                 "random.dirichlet(np.full(clients, 1.0), len(pools))",
                 "tests/data/test_partition.py",
             ),
+            (
+                "classes are dealt in order, not at random",
+                "data/partition.py",
+                "np.lexsort((random.random(len(pools)), load))",
+                "np.lexsort((np.arange(len(pools)), load))",
+                "tests/data/test_partition.py",
+            ),
         )
     ),
 ]

@@ -189,4 +189,29 @@ MUTANTS = [
         ("no lower limit", "eta.clamp(1 / self.bound, self.bound)", "eta.clamp(max=self.bound)"),
         ("the last update is never kept", "self.bound), mean.update\n", 'self.bound), state["last"]\n'),
     ),
+    *of(
+        "auto.py",
+        "tests/server/test_auto.py",
+        "servers.of_auto",
+        ("auto's s forgets by beta, not beta^2", "mean.square + beta**2 * state", "mean.square + beta * state"),
+        (
+            "auto's rho ignores the share of the cohort",
+            "self.rho * (1 - mean.participants / mean.clients) * s",
+            "self.rho * s",
+        ),
+        ("auto with FedExP's factor 2", "below = 3 * (", "below = 2 * ("),
+        (
+            "auto's beta falls with K without root",
+            "math.sqrt(MANY / max(MANY, mean.steps))",
+            "(MANY / max(MANY, mean.steps))",
+        ),
+        ("auto's moves have no longest length", "torch.minimum(s / below, (s / sq(v)).sqrt())", "s / below"),
+        ("auto's reach may fall below 1", ".clamp(1, FARTHEST)", ".clamp(0.1, FARTHEST)"),
+        ("auto's reach grows as fast as it shrinks", "steadiness / 2, steadiness)", "steadiness, steadiness)"),
+        (
+            "auto's momentum weighs the update by 1 - beta",
+            'v = state["v"] = mean.update + beta * state["v"]',
+            'v = state["v"] = (1 - beta) * mean.update + beta * state["v"]',
+        ),
+    ),
 ]

@@ -95,6 +95,25 @@ MUTANTS = [
         ("the cap is a floor", "eta.clamp(max=self.lr_max)", "eta.clamp(min=self.lr_max)"),
     ),
     *of(
+        "polyak.py",
+        "tests/client/step/test_polyak_rule.py",
+        "",
+        ("a step of 0 bounds the next one", 'torch.where(eta > 0, eta, state["last"])', "eta"),
+    ),
+    *of(
+        "capped_polyak.py",
+        "tests/client/step/test_capped_polyak.py tests/server/test_auto.py",
+        f"{STEPS}[auto]",
+        (
+            "auto's Polyak step without the factor 2",
+            'torch.minimum(2 * (L - state["target"])',
+            'torch.minimum((L - state["target"])',
+        ),
+        ("auto's cap falls a round early", "math.sqrt(1 + t / WARM_UP)", "math.sqrt(1 + (t + 1) / WARM_UP)"),
+        ("auto's steps follow the gradient, not u", 'return -state["eta"] * U', 'return -state["eta"] * G'),
+        ("auto's slope is |g|^2", "slope = dot(G, U)", "slope = dot(G, G)"),
+    ),
+    *of(
         "decsps.py",
         f"{LOSSES} {TWINS}feddecsps",
         f"{STEPS}[DecSPS]",

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
-from tests.mutants import defaults, parts, protocol, servers, steps, wire
+from tests.mutants import defaults, experiments, parts, protocol, servers, steps, wire
 
-MUTANTS = [*steps.MUTANTS, *servers.MUTANTS, *parts.MUTANTS, *wire.MUTANTS, *protocol.MUTANTS, *defaults.MUTANTS]
+MUTANTS = [
+    *steps.MUTANTS,
+    *servers.MUTANTS,
+    *parts.MUTANTS,
+    *wire.MUTANTS,
+    *protocol.MUTANTS,
+    *defaults.MUTANTS,
+    *experiments.MUTANTS,
+]

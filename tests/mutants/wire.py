@@ -51,6 +51,7 @@ MUTANTS = [
                 "",
             ),
             ("bytes without indices", "k * (itemsize + (4 if", "k * (itemsize + (0 if", ""),
+            ("a share of the entries is rounded down", "min(d, round(k * d))", "min(d, int(k * d))", ""),
         )
     ),
     *(
@@ -112,6 +113,13 @@ MUTANTS = [
                 f"{TWINS}fedtrack_weight_decay",
                 "protocol.weight",
             ),
+            (
+                "shared steps repeat the batches of the personal ones",
+                "lambda k, n: oracles(first + k, n)",
+                "lambda k, n: oracles(k, n)",
+                "tests/training/test_personal.py",
+                "",
+            ),
         )
     ),
     *(
@@ -166,6 +174,20 @@ MUTANTS = [
                 "tests/algorithm/test_sampling.py",
                 "drift.participation",
             ),
+            (
+                "servers are told the most local steps, not the median",
+                "steps = median(tau",
+                "steps = max(tau",
+                "tests/training/test_round.py",
+                "",
+            ),
+            (
+                "the down-link draws the same in every round",
+                'generator(setup.task.seed, state.round, "down")',
+                'generator(setup.task.seed, 0, "down")',
+                "tests/wire/test_feedback.py",
+                "",
+            ),
         )
     ),
     *(
@@ -179,5 +201,12 @@ MUTANTS = [
             ("Bernoulli with 1 - p", "(luck < self.p)", "(luck >= self.p)"),
             ("weights by 1/n", "keys /= torch.from_numpy(", "keys *= torch.from_numpy("),
         )
+    ),
+    Mutant(
+        "a share of the clients is rounded down",
+        "algorithm/sampling.py",
+        "max(1, round(cohort * clients))",
+        "max(1, int(cohort * clients))",
+        "tests/algorithm/test_sampling.py",
     ),
 ]
