@@ -130,3 +130,13 @@ def test_training_has_the_same_bits(oracle, monkeypatch):
     assert torch.equal(fast.x, slow.x)
     assert [row["test_loss"] for row in fast.history] == [row["test_loss"] for row in slow.history]
     assert [type(m) for m in fast.model] == [type(m) for m in net()]  # the user's order
+
+
+@pytest.mark.parametrize(("recipe", "exchanges"), [(fs.recipes.moon(lr=0.1), False), (fs.recipes.fedavg(lr=0.1), True)])
+def test_features_that_are_compared_stay_as_they_are(recipe, exchanges, monkeypatch):
+    count = []
+    monkeypatch.setattr("fedstride.engine.worker.pool_first", lambda module: count.append(pool_first(module)))
+    clients = [(pixels(n=6, side=8, seed=i), torch.arange(6) % 3) for i in range(2)]
+    model = fs.models.Network(net()[:-1], nn.Linear(36, 3))
+    fs.train(model, "cross_entropy", clients, recipe, rounds=1, batch_size=3, epochs=1)
+    assert bool(count) is exchanges

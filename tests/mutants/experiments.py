@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import Mutant, within
 
 PAPERS = "tests/research/papers"
 NIID = f"{PAPERS}/test_niid_bench.py"
@@ -15,15 +15,13 @@ SYNTHETIC = f"{PAPERS}/test_synthetic.py"
 SWEEP = "tests/app/test_sweep.py"
 SUMMARY = "tests/app/test_summary.py"
 
-
-def of(file: str, tests: str, *changes: tuple[str, str, str]) -> list[Mutant]:
-    return [Mutant(name, file, old, new, tests) for name, old, new in changes]
-
+of = within("")
 
 MUTANTS = [
     *of(
         "research/papers/silos.py",
         NIID,
+        "",
         ("NIID-Bench has batches of 32", "batch_size=64", "batch_size=32"),
         ("NIID-Bench's weight decay is 1e-4", "weight_decay=1e-5", "weight_decay=1e-4"),
         ("NIID-Bench's rate is 0.1", "Momentum(lr=0.01)", "Momentum(lr=0.1)"),
@@ -37,6 +35,7 @@ MUTANTS = [
     *of(
         "research/papers/niid_bench.py",
         NIID,
+        "",
         (
             "NIID-Bench has 5 epochs a round",
             '"paper": {"rounds": 50, "epochs": 10, "samples": None}',
@@ -58,6 +57,7 @@ MUTANTS = [
     *of(
         "research/papers/rivals.py",
         PROTOCOL,
+        "",
         (
             "CIFAR-10 is split with alpha = 0.1",
             '            "data__alpha": 0.3,\n            "training__batch_size": 50',
@@ -79,11 +79,13 @@ MUTANTS = [
     *of(
         "research/papers/tasks.py",
         PROTOCOL,
+        "",
         ("a diverged run counts as a loss of 0", 'return float("inf")', "return 0.0"),
     ),
     *of(
         "research/papers/tuning.py",
         f"{PROTOCOL} {FEDEXP}",
+        "",
         (
             "the grid of the server's rate is narrower",
             '{recipe: {"server_lr": (-1, -0.5, 0, 0.5, 1)}',
@@ -98,6 +100,7 @@ MUTANTS = [
     *of(
         "research/papers/fedexp.py",
         f"{PROTOCOL} {FEDEXP}",
+        "",
         ("FedExP's target on CIFAR-10 is 70 %", "return 72.0 if", "return 70.0 if"),
         ("FedExP need not be faster than FedAvg", "LEAST = 1.4", "LEAST = 1.0"),
         ("rivals may gain half of FedAvg's rounds", "SAME = 0.15", "SAME = 0.5"),
@@ -111,24 +114,28 @@ MUTANTS = [
     *of(
         "research/papers/fedexp_ablations.py",
         FEDEXP,
+        "",
         ("swings are those of the first half", "values[len(values) // 2 :]", "values[: len(values) // 2]"),
         ("FedAvg with FedExP's read-out extrapolates", '"server_lr_max": 1.0}', '"server_lr_max": 2.0}'),
     ),
     *of(
         "research/papers/fedsls.py",
         FEDSLS,
+        "",
         ("trials at the end are those of all rounds", "fmean(trials[-fifth:])", "fmean(trials)"),
         ("five of ten pairs are enough", "pairs(column) - PAIRS", "pairs(column) - 5"),
     ),
     *of(
         "research/papers/delta_sgd.py",
         f"{PROTOCOL} {DELTA}",
+        "",
         ("Delta-SGD's scores are of four evaluations", "accuracy(run, last=3)", "accuracy(run, last=4)"),
         ("Adam's grid has no 0.1", '"Adam": (0.001, 0.01, 0.1),', '"Adam": (0.001, 0.01),'),
     ),
     *of(
         "research/papers/delta_sgd_more.py",
         DELTA,
+        "",
         ("MOON's mu is 5", '"mu": 1.0, "temperature": 0.5', '"mu": 5.0, "temperature": 0.5'),
         ("FedProx's mu is 0.1", '"part": "Proximal", "mu": 0.01', '"part": "Proximal", "mu": 0.1'),
         ("unequal clients weigh the same", '"training__weights": "samples"', '"training__weights": "uniform"'),
@@ -136,6 +143,7 @@ MUTANTS = [
     *of(
         "research/papers/delta_sgd_step.py",
         DELTA,
+        "",
         (
             "Delta-SGD's two conditions are swapped",
             '"first": replace(self.rule, delta=ALONE), "second": replace(self.rule, gamma=ALONE)',
@@ -150,6 +158,7 @@ MUTANTS = [
     *of(
         "research/papers/fedlin.py",
         FEDLIN,
+        "",
         ("the variance of noise is its deviation", "gradient=Noisy(sqrt(variance))", "gradient=Noisy(variance)"),
         ("gaps are sums over the clients", "- least) / len(tau) for x", "- least) for x"),
         ("steps are not divided by delta_s", '{"lr": 0.15 * a["k"] / 100}', '{"lr": 0.15}'),
@@ -158,6 +167,7 @@ MUTANTS = [
     *of(
         "research/papers/synthetic.py",
         SYNTHETIC,
+        "",
         ("steps are tuned by the last loss", 'fmean(result["loss"][-10:])', 'result["loss"][-1]'),
         (
             "FedExP's loss is of one iterate",
@@ -197,6 +207,7 @@ MUTANTS = [
     *of(
         "app/summary.py",
         SUMMARY,
+        "",
         (
             "the table's deviation is of a population",
             "{statistics.stdev(values):.{digits}f}",

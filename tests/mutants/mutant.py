@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,3 +43,12 @@ class Mutant:
 
     def undo(self, folder: Path) -> None:
         shutil.copy2(SOURCE / self.file, folder / self.file)  # with its time, so that compiled files stay valid
+
+
+def within(folder: str) -> Callable[..., list[Mutant]]:
+    """Return a function that makes the mutants of a file in this folder: of(file, tests, laws, (name, old, new), ...)."""
+
+    def of(file: str, tests: str, laws: str, *changes: tuple[str, str, str]) -> list[Mutant]:
+        return [Mutant(name, f"{folder}{file}", old, new, tests, laws) for name, old, new in changes]
+
+    return of

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import within
 
 TWINS = "tests/test_against_twins.py::test_"
 LOOP = "tests/client/test_local_loop.py"
 SCAFFOLD = f"{TWINS}scaffold {TWINS}scaffold_where_a_client_takes_no_step {TWINS}partial_participation"
 NOISE = "tests/client/test_noise.py"
 
-
-def of(file: str, tests: str, laws: str, *changes: tuple[str, str, str]) -> list[Mutant]:
-    return [Mutant(name, f"client/{file}", old, new, tests, laws) for name, old, new in changes]
-
+of = within("client/")
 
 MUTANTS = [
     *of(

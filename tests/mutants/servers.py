@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import within
 
 TWINS = "tests/test_against_twins.py::test_"
 FREE = "tests/server/test_parameter_free.py"
 READOUT = "tests/training/test_readout.py"
 SERVERS = "servers.as_printed"
 
-
-def of(file: str, tests: str, laws: str, *changes: tuple[str, str, str]) -> list[Mutant]:
-    return [Mutant(name, f"server/{file}", old, new, tests, laws) for name, old, new in changes]
-
+of = within("server/")
 
 MUTANTS = [
     *of(

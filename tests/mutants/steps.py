@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import within
 
 TWINS = "tests/test_against_twins.py::test_"
 TORCH = "tests/client/step/test_torch_rules.py"
@@ -13,10 +13,7 @@ STEPS = "clients.as_printed"
 STARTS = "fedsls_more.starts; fedsls.accepted_steps"
 CURVATURE = "delta_sgd.one_curvature; delta_sgd.step_sizes"
 
-
-def of(file: str, tests: str, laws: str, *changes: tuple[str, str, str]) -> list[Mutant]:
-    return [Mutant(name, f"client/step/{file}", old, new, tests, laws) for name, old, new in changes]
-
+of = within("client/step/")
 
 MUTANTS = [
     *of(

@@ -78,8 +78,8 @@ class Worker:
             raise
         few = selected(inputs, slice(2))
         self.channels_last = self.choice.oracle == "loop" and likes_channels_last(task.model, few)
-        usual = self.choice.form is None and not task.contrast  # a contrast reads features, not only outputs
-        self.pools_first = usual and can_pool_first(task.model, few)
+        outputs_only = self.choice.form is None and not task.contrast  # a contrast also reads features
+        self.pools_first = outputs_only and can_pool_first(task.model, few)
         self.spans: Spans | None = {} if self._few_samples() else None
         numbers = sum(task.clients.sizes) * sum(v[:1].numel() for v in leaves(inputs))
         self.kept: dict[int, Kept] | None = {} if numbers <= SCALED_NUMBERS else None

@@ -174,7 +174,7 @@ class Asked(Exception):
 def asked(monkeypatch):
     """What `silos` asks `train` for."""
 
-    def ask(data="mnist", method="FedAvg", samples=1500, **settings):
+    def ask(data="mnist", method="FedAvg"):
         seen = {}
 
         def train(model, loss, clients, algorithm, **more):
@@ -187,7 +187,7 @@ def asked(monkeypatch):
         monkeypatch.setattr(silos, "train", train)
         silos._table.cache_clear()
         with pytest.raises(Asked):
-            silos.silos(data, "dirichlet", method, 3, 50, 10, samples, **settings)
+            silos.silos(data, "dirichlet", method, 3, 50, 10, 1500)
         silos._table.cache_clear()
         return seen
 

@@ -110,7 +110,7 @@ def test_the_narrow_resnet_is_for_the_medium_scale(tmp_path):
     ],
 )
 def test_the_work_of_fedexp_and_fedsls(tmp_path, place, model, work):
-    """FedExP app. D.2: 20 clients, 20 local steps, batches of 50, alpha 0.3; 500 rounds and the mean of the last ones."""
+    """FedExP sec. 6 and app. D.3: 20 clients, 20 local steps, batches of 50, alpha 0.3; 500 rounds and the mean of the last ones."""
     lab = Lab("paper", 1, tmp_path)
     config = rivals.trial(lab, place, "fedavg", {}, ROUNDS["paper"]).arguments["config"]
     data, training = config["data"], config["training"]
