@@ -69,6 +69,17 @@ def test_a_vanishing_gradient_means_no_move_and_no_trial():
     assert state["eta"][0].item() == 1
 
 
+@pytest.mark.parametrize(("reset", "second"), [("keep", 0.5), ("max", 1.0), ("grow", 0.5)])
+def test_searches_go_on_after_a_vanishing_gradient(reset, second):
+    rule, W = Armijo(backtrack=0.5, growth=1.0, reset=reset), torch.ones(1, 4, dtype=torch.float64)
+    steep, flat = Quadratic(torch.full((1, 4), 2.5, dtype=torch.float64)), Quadratic(0 * W)
+    W, state = move(rule, steep, W)
+    assert state["eta"].item() == 0.5
+    W, state = move(rule, flat, W, state)
+    assert state["eta"].item() == 0
+    assert state["start"].item() == second
+
+
 class Rising(Quadratic):
     """A loss that only grows along the step."""
 

@@ -46,6 +46,18 @@ def test_on_a_flat_loss_the_step_grows_as_theta_allows():
         assert found.item() == pytest.approx(eta, rel=1e-12)
 
 
+def test_the_step_grows_by_its_last_change_not_by_what_was_allowed():
+    sharp, flat = Quadratic(ones(20.0)), Quadratic(ones(1e-9))
+    _, etas = run(DeltaSGD(), [sharp, sharp, flat], ones(1.0))
+    theta = (1 / 20) / (0.2 * math.sqrt(1.1))
+    assert etas[2].item() == pytest.approx(math.sqrt(1 + 0.1 * theta) / 20, rel=1e-12)
+
+
+def test_a_model_that_did_not_move_bounds_nothing():
+    _, etas = run(DeltaSGD(reuse_gradient=True), [Quadratic(ones(0.0)), Quadratic(ones(5.0))], ones(1.0))
+    assert etas[1].item() > 0.2
+
+
 def test_equal_gradients_bound_nothing():
     constant = Quadratic(ones(0.0))
     _, etas = run(DeltaSGD(), [constant] * 3, ones(1.0))

@@ -94,3 +94,10 @@ def test_what_cannot_work_is_refused():
             Algorithm(step, gradient=IAG())
     with pytest.raises(Refused, match="Scaffold with client AdamW"):
         Algorithm(AdamW(), drift=Scaffold())
+
+
+@pytest.mark.parametrize("rule", [NGN(), DecSPS(f_star=1.0)], ids=repr)
+def test_a_loss_below_its_bound_means_no_move(rule):
+    x = torch.ones(3, dtype=torch.float64)
+    state, W, L = rule.init(x, context((1,))), x[None], torch.full((1, 1), -0.5, dtype=torch.float64)
+    assert not rule.step(W, L, W.clone(), state, None).any()

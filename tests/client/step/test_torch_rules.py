@@ -21,10 +21,24 @@ X = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
         (fs.Adam(0.05), lambda p: torch.optim.Adam(p, 0.05)),
         (fs.Adam(0.05, (0.5, 0.9), 1e-3), lambda p: torch.optim.Adam(p, 0.05, betas=(0.5, 0.9), eps=1e-3)),
         (fs.AdamW(0.05), lambda p: torch.optim.AdamW(p, 0.05)),
+        (
+            fs.AdamW(0.1, weight_decay=0.3, schedule=lambda t, T: 0.5),
+            lambda p: torch.optim.AdamW(p, 0.05, weight_decay=0.3),
+        ),
         (fs.AdamW(0.05, weight_decay=0.0), lambda p: torch.optim.Adam(p, 0.05)),
         (fs.Adagrad(0.05), lambda p: torch.optim.Adagrad(p, 0.05)),
     ],
-    ids=["sgd", "momentum", "no momentum", "adam", "adam with arguments", "adamw", "adamw without decay", "adagrad"],
+    ids=[
+        "sgd",
+        "momentum",
+        "no momentum",
+        "adam",
+        "adam with arguments",
+        "adamw",
+        "adamw with a schedule",
+        "adamw without decay",
+        "adagrad",
+    ],
 )
 def test_rules_are_those_of_torch(rule, twin):
     oracle, W = Quadratic(H), X.expand(2, -1).clone()

@@ -9,6 +9,7 @@ import pytest
 import fedstride as fs
 from fedstride.algorithm import recipes as R
 from fedstride.research.verify import (
+    auto,
     clients,
     drift,
     fedlin_more,
@@ -19,7 +20,7 @@ from fedstride.research.verify import (
 )
 from tests.research.verify.breaking import is_kept, laws_of
 
-MODULES = (clients, drift, fedlin_more, fedsls_more, objectives, protocol, servers)
+MODULES = (auto, clients, drift, fedlin_more, fedsls_more, objectives, protocol, servers)
 
 
 @pytest.mark.slow
@@ -75,6 +76,22 @@ def changed(rules, name, rule):
     return {name: (rule, rules[name][1])}
 
 
+class Stopping(fs.DecSPS):
+    """Steps of 0."""
+
+    def step(self, *arguments):
+        move = super().step(*arguments)
+        arguments[3]["eta"] = 0 * arguments[3]["eta"]
+        return 0 * move
+
+
+class Forgetful(fs.Auto):
+    """The server of auto with the scale and target of another round."""
+
+    def broadcast(self, state):
+        return {"scale": state["radii"], "target": state["first"]}
+
+
 MISTAKES = {
     "FedLin Thm 2, steps too short": (fedlin_more.convex, {"make": lambda lr: R.fedlin(lr=0.1 * lr)}),
     "no error feedback": (fedlin_more.virtual_iterate, {"make": without_feedback}),
@@ -84,7 +101,21 @@ MISTAKES = {
     "FedSLS Thm 3, crawling": (fedsls_more.where_the_search_backtracks, {"make": crawling(R.fedsls)}),
     "FedSLS Thm 5, 6, crawling": (fedsls_more.extrapolated, {"make": crawling(R.fedexpsls)}),
     "FedSLS Alg. 3, other growth": (fedsls_more.starts, {"make": lambda growth, **o: R.fedsls(growth=2.0, **o)}),
-    "another momentum": (clients.as_printed, {"rules": changed(clients.RULES, "momentum", fs.Momentum(0.05, 0.8))}),
+    "FedSLS Alg. 3, two at once": (fedsls_more.searches_that_fail, {"make": lambda **o: R.fedsls(backtrack=0.81, **o)}),
+    "another momentum": (
+        clients.as_printed,
+        {"rules": changed(clients.RULES, "momentum", fs.Momentum(0.05, 0.8, clients.HALVED))},
+    ),
+    "no schedule": (clients.as_printed, {"rules": changed(clients.RULES, "momentum", fs.Momentum(0.05, 0.7))}),
+    "corrected Polyak, another c": (
+        clients.corrected,
+        {"rules": changed(clients.FROM_LOSS, "Polyak, smoothed", fs.Polyak(0.6, growth=1.02))},
+    ),
+    "a bound below the losses": (clients.below_the_bound, {"rules": {"Polyak": fs.Polyak(f_star=-1e6)}}),
+    "DecSPS that stops": (clients.beside_nothing, {"rules": {"DecSPS": (Stopping(), None)}}),
+    "auto, another cap": (auto.steps, {"make": lambda: fs.CappedPolyak(0.05)}),
+    "auto, a server that tells nothing": (auto.scales, {"make": Forgetful}),
+    "FedExP, another eps": (servers.private_extrapolation, {"server": lambda eps: fs.FedExP(2 * eps)}),
     "another server momentum": (
         servers.as_printed,
         {"rules": changed(servers.RULES, "FedAvgM", fs.ServerMomentum(0.3, 0.5))},

@@ -14,6 +14,7 @@ from fedstride.research.verify import clients as clients
 from fedstride.research.verify import objectives as objectives
 from fedstride.research.verify import drift as drift
 from fedstride.research.verify import servers as servers
+from fedstride.research.verify import auto as auto
 from fedstride.research.verify import protocol as protocol
 # isort: on
 

@@ -31,6 +31,7 @@ from fedstride.research.verify.problems import (
     LeastSquares,
     descent,
     half_mean_square,
+    half_solved,
     half_sum_square,
     iterates,
     least_curvature,
@@ -167,6 +168,10 @@ def no_difference(rule: type[DeltaSGD] = DeltaSGD) -> Iterator[Measured]:
             iterates(line, x0, Algorithm(eye), 1, loss, local_steps=5, engine=Local(chunk=1))
             off = sum(abs(ratio - 1) for ratio in grown(eye.rule, eye.notes[0]))  # unlike max, a sum shows every NaN
             yield f"{where}, {name}: deviations from the growth allowed", off, "<=", ROUNDING
+    eye = Carried(rule(reuse_gradient=True))
+    iterates(half_solved(), x0, Algorithm(eye), 1, local_steps=2, batch_size=1, engine=Local(chunk=1))
+    least = min(note.eta for notes in eye.notes.values() for note in notes)
+    yield "beside batches without gradient, reuse_gradient: least step", least, ">", 0
 
 
 @law("Delta-SGD Alg. 1")

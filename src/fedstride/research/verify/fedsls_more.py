@@ -23,6 +23,7 @@ from fedstride.research.verify.law import Measured, law
 from fedstride.research.verify.problems import (
     LeastSquares,
     descent,
+    half_solved,
     iterates,
     least_curvature,
     near,
@@ -202,3 +203,23 @@ def starts(make: Recipe = fedsls) -> Iterator[Measured]:
         yield f"{setting}: steps of different sizes", len({round(s.eta, 9) for s in steps}), ">", 1
         if batch is None:
             yield f"{setting}: steps that are not the first to pass", missed, "<=", 0
+
+
+@law("FedSLS Alg. 3")
+def searches_that_fail(make: Recipe = fedsls) -> Iterator[Measured]:
+    """The first of 100 trials that passes, else a step of 1e-6; no move where |g| < 1e-8, and searches go on after it."""
+    one = torch.ones(1, 1, dtype=torch.float64)
+    for reset in ("max", "keep", "grow"):
+        wrong = []
+        for curvature, residual in ((1.0, 1.0), (4e3, 1.0), (9e4, 1.0), (1.0, 1e-6), (1.0, 1e-9)):
+            problem = LeastSquares([curvature**0.5 * one], [0 * one[0]])
+            algorithm = make(lr_max=1.0, c=0.3, reset=reset)
+            _, _, (s,) = _searched(problem, algorithm, residual * one[0], 1, local_steps=1)
+            enough = 2 * (1 - 0.3) / curvature  # on f = curvature x^2 / 2
+            eta = next((0.9**k for k in range(100) if 0.9**k <= enough), 1e-6) if residual > 1e-8 else 0.0
+            wrong.append(abs(s.eta - eta) + abs(float(s.move + s.eta * s.g)))
+        yield f"reset {reset!r}: distance of a step to the first that passes, or to 1e-6 or 0", max(wrong), "<=", 1e-12
+        zero = torch.zeros(2, dtype=torch.float64)
+        _, _, steps = _searched(half_solved(), make(reset=reset), zero, 1, local_steps=2, batch_size=1)
+        least = min(s.eta for s in steps if float(sq(s.g)) > 0)
+        yield f"reset {reset!r}: least step beside batches without gradient", least, ">", 0.5

@@ -231,6 +231,11 @@ def unequal(sizes: Sequence[int] = (6, 9, 5, 8), d: int = 4, mean: bool = True, 
     )
 
 
+def half_solved() -> LeastSquares:
+    """Return six clients with two samples each; at 0 the first sample has no gradient, and the second one has."""
+    return LeastSquares([torch.eye(2, dtype=torch.float64)] * 6, [torch.tensor([0.0, 1.0], dtype=torch.float64)] * 6)
+
+
 def end(problem: LeastSquares, algorithm: Algorithm, x0: Vec | None = None, rounds: int = 3, **options: Any) -> Vec:
     """Return the last iterate of a short run."""
     start = torch.zeros(problem.A[0].shape[1], dtype=torch.float64) + 0.5 if x0 is None else x0

@@ -199,6 +199,22 @@ def of_auto(beta: float = 0.8, rho: float = 0.1) -> Iterator[Measured]:
         yield f"{name}: distance of the reach to the formula as printed", max(far), "<=", 1e-10
 
 
+@law("Server rules")
+def private_extrapolation(server: Callable[[float], Server] = FedExP) -> Iterator[Measured]:
+    """FedExP subtracts the known noise from |Dbar|^2, and does not extrapolate what does not stand out from it."""
+    source, d, S = torch.Generator().manual_seed(0), 40, 30.0
+    rule, x = server(0.1), torch.zeros(40, dtype=torch.float64)
+    drawn = torch.randn(d, generator=source, dtype=torch.float64)
+    update = drawn / drawn.norm()
+    edge = 1 / (1 + 2 * sqrt(2 / d))  # |noise|^2 has the deviation sqrt(2 / d) of its mean
+    wrong = []
+    for noise in (0.0, 0.3, 0.99 * edge, 1.01 * edge, 2.0):
+        mean = Mean({"update": update, "square": update.new_tensor([S])}, 1.0, 4, 4, noise=noise)
+        eta = S / (2 * (1 - noise + 0.1)) if noise < edge else 1.0
+        wrong.append(apart(rule.step(x, mean, rule.init(x)), -eta * update))
+    yield "FedExP, five levels of noise: distance of the next model to the formula", max(wrong), "<=", EXACT
+
+
 @law("Read-outs")
 def read_outs(make: Callable[[str], Algorithm] = lambda name: RECIPES[name]()) -> Iterator[Measured]:
     """The returned model is the one that each rule names, while training goes on from the last iterate."""
@@ -208,7 +224,7 @@ def read_outs(make: Callable[[str], Algorithm] = lambda name: RECIPES[name]()) -
         xs, run = iterates(problem, x0, algorithm, ROUNDS, local_steps=2)
         return parameters_to_vector(run.model.parameters()).detach(), xs
 
-    for name in ("fedexp", "scaffold_exp"):
+    for name in ("fedexp", "fedexpm", "scaffold_exp"):
         x, xs = returned(make(name))
         yield (
             f"{name}: distance of the returned model to the mean of the last two iterates",
