@@ -95,16 +95,30 @@ def page(rows: list[tuple[Mutant, Found]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def told(path: Path, mutants: list[Mutant]) -> dict[Mutant, Found]:
+    """Return what an earlier page tells about mutants."""
+    found, lines = dict[Mutant, Found](), path.read_text().splitlines() if path.exists() else []
+    for mutant in mutants:
+        head = f"| {mutant.file} | {mutant.name} | "
+        for line in lines:
+            if line.startswith(head):
+                cells = line.removeprefix(head).removesuffix(" |").partition(" | ")[::2]
+                test, law = (None if cell in ("", shown(None)) else cell.replace("\\|", "|") for cell in cells)
+                found[mutant] = {"test": test, "law": law}
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", default="", help="mutants whose name or file contains this text")
-    parser.add_argument("--page", type=Path, help="where to write the table")
+    parser.add_argument("--page", type=Path, help="where to write the table; it keeps the rows of other mutants")
     parser.add_argument("--workers", type=int, default=2, help="processes at a time")
     options = parser.parse_args()
     chosen = [m for m in MUTANTS if options.only.lower() in f"{m.file}: {m.name}".lower()]
-    results, survived = dict[int, Found](), 0
+    others = [] if options.page is None else [m for m in MUTANTS if m not in chosen]
+    results, survived = {} if options.page is None else told(options.page, others), 0
     for mutant, found in tried(chosen, options.workers):
-        results[chosen.index(mutant)] = found
+        results[mutant] = found
         lost = found["test"] is None or (bool(mutant.laws) and found["law"] is None)
         survived += lost
         print(f"{'SURVIVES' if lost else 'noticed '} {mutant.file}: {mutant.name}")
@@ -113,8 +127,8 @@ def main() -> int:
             flush=True,
         )
         if options.page is not None:
-            options.page.write_text(page([(chosen[i], results[i]) for i in sorted(results)]))
-    print(f"{len(results)} mutants, {survived} survive")
+            options.page.write_text(page([(m, results[m]) for m in MUTANTS if m in results]))
+    print(f"{len(chosen)} mutants, {survived} survive")
     return 1 if survived else 0
 
 

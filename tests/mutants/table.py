@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import defaults, experiments, parts, protocol, servers, steps, wire
+from tests.mutants import corners, defaults, experiments, parts, protocol, servers, steps, wire
 
 MUTANTS = [
     *steps.MUTANTS,
@@ -12,4 +12,5 @@ MUTANTS = [
     *protocol.MUTANTS,
     *defaults.MUTANTS,
     *experiments.MUTANTS,
+    *corners.MUTANTS,
 ]

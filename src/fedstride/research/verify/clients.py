@@ -129,8 +129,8 @@ def as_printed(rules: Mapping[str, tuple[Step, Formula]] = RULES) -> Iterator[Me
         yield f"{name}: deviations from the numbers of local steps", sum(map(abs, ends)), "<=", 0
 
 
-BELOW = {"Polyak": Polyak(0.5), "DecSPS": DecSPS(), "NGN": NGN(0.2)}
-FROM_LOSS = {
+BELOW: dict[str, Step] = {"Polyak": Polyak(0.5), "DecSPS": DecSPS(), "NGN": NGN(0.2)}
+FROM_LOSS: dict[str, tuple[Step, Formula]] = {
     "Polyak, smoothed": (Polyak(0.5, growth=1.02), _smoothed),
     "DecSPS": (DecSPS(0.7, 0.3, 0.01), _decsps),
     "NGN": (NGN(0.2), _ngn),
