@@ -245,6 +245,10 @@ def test_ditto(S):
         same(own, twin["own"][i], 1e-10, f"v of client {i}")
 
 
+def test_ditto_weight_decay():
+    test_ditto(setting("mean", weight_decay=0.3))
+
+
 @every_setting
 def test_fedsplit(S):
     lr = lr_of(S) / 4

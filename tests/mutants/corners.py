@@ -165,4 +165,58 @@ MUTANTS = [
         "read_outs",
         ("FedExP-M returns the last iterate", "/ 2 if self.last_two else x", "/ 2 if not self.last_two else x"),
     ),
+    *of(
+        "client/objective/moon.py",
+        "tests/client/test_corrected.py",
+        "MOON",
+        ("MOON's other models are in training mode", "replica.module.eval()", "replica.module.train()"),
+    ),
+    *of(
+        "client/exchange.py",
+        "tests/test_against_twins.py::test_ditto_weight_decay",
+        "Ditto",
+        (
+            "Ditto's own models have no weight decay",
+            "chunk.context, terms, None, options).W",
+            "chunk.context, terms, None, LocalOptions()).W",
+        ),
+    ),
+    *of(
+        "client/chunk.py",
+        "tests/training/test_train.py::test_dropout_differs_by_client_step_round_and_seed",
+        "",
+        (
+            "dropout is that of the first round",
+            'context.round, context.clients[i], "forward", k)',
+            '0, context.clients[i], "forward", k)',
+        ),
+        ("dropout is that of the first step", '"forward", k)', '"forward", 0)'),
+    ),
+    *of(
+        "engine/evaluation.py",
+        "tests/training/test_stop.py::test_the_worst_decile_is_the_mean_of_a_tenth_of_the_clients",
+        "",
+        ("the worst decile is rounded up", "len(each) // 10)", "-(-len(each) // 10))"),
+        ("the worst decile is the best", "each[::-1] if losses else each", "each if losses else each[::-1]"),
+    ),
+    *of(
+        "training/fine_tune.py",
+        "tests/training/test_fine_tune.py::test_batches_are_those_of_the_seed",
+        "",
+        ("fine-tuning ignores the seed", "seed=self.seed", "seed=0"),
+    ),
+    *of(
+        "research/interval.py",
+        "tests/research/test_interval.py",
+        "",
+        ("intervals have one degree of freedom more", "min(n - 1, len(STUDENT)) - 1", "min(n, len(STUDENT)) - 1"),
+        ("an interval with six seeds is another", "2.571", "2.517"),
+    ),
+    *of(
+        "research/papers/tasks.py",
+        "tests/research/papers/test_protocol.py::test_a_seed_is_that_of_data_model_and_training",
+        "",
+        ("all seeds have the same data", '"data.seed": seed', '"data.seed": 0'),
+        ("all seeds start from the same model", '"model.seed": seed', '"model.seed": 0'),
+    ),
 ]

@@ -40,6 +40,14 @@ def test_a_line_search_needs_no_rate_and_lowers_the_loss():
     assert all(a["loss"] < b["loss"] for a, b in zip(tuned, plain, strict=True))
 
 
+def test_batches_are_those_of_the_seed():
+    first, second, again = (
+        fs.FineTune(CLIENTS, 3, lr=0.5, batch_size=2, seed=seed).adapted(classifier(), "cross_entropy", CLIENTS[0])
+        for seed in (1, 2, 1)
+    )
+    assert torch.equal(first.head.weight, again.head.weight) and not torch.equal(first.head.weight, second.head.weight)
+
+
 def test_only_the_chosen_parameters_are_adapted():
     model = classifier()
     tuned = fs.FineTune(CLIENTS, steps=2, lr=0.5, parameters=["head.*"]).adapted(model, "cross_entropy", CLIENTS[0])

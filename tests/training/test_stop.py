@@ -13,6 +13,7 @@ from torch import nn
 
 import fedstride as fs
 from fedstride import InvalidInput
+from fedstride.engine import evaluation
 from fedstride.training.stop import interrupts_raise
 from tests.hostile.engine import Hostile
 from tests.problems import classification, learn
@@ -198,6 +199,12 @@ def test_ctrl_c_ends_a_script_with_its_run_and_a_checkpoint(tmp_path):
 def test_programs_of_many_runs_get_the_exception():
     with interrupts_raise(), pytest.raises(KeyboardInterrupt):
         train(callbacks=[interrupt])
+
+
+@pytest.mark.parametrize(("clients", "worst"), [(9, 0.0), (19, 0.0), (20, 0.5), (39, 1.0)])
+def test_the_worst_decile_is_the_mean_of_a_tenth_of_the_clients(clients, worst):
+    scores = [{"loss": 0.0, "accuracy": float(i)} for i in reversed(range(clients))]
+    assert evaluation.test_columns(scores, ())["test_worst_decile"] == worst
 
 
 def test_a_test_set_for_each_client():

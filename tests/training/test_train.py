@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -283,12 +284,23 @@ def test_frozen_statistics_do_not_move_and_are_what_training_uses():
     assert run.history[0]["train_loss"] == pytest.approx(float(sum(losses)) / C, rel=1e-12)
 
 
-def test_dropout_differs_by_client_step_and_round():
-    data = [classification()[0]] * 2
-    run = learn(model=classifier(middle=lambda: nn.Dropout(0.5)), clients=data, rounds=2, local_steps=2)
-    assert run.history[0]["drift"] > 1e-3  # identical clients, different masks
-    again = learn(model=classifier(middle=lambda: nn.Dropout(0.5)), clients=data, rounds=2, local_steps=2, seed=1)
-    assert not torch.equal(run.x, again.x)
+class Masked(nn.Dropout):
+    """Dropout that keeps its masks."""
+
+    masks: ClassVar[list[Any]] = []
+
+    def forward(self, z):
+        mask = super().forward(torch.ones_like(z))
+        self.masks.append(mask.flatten().tolist())
+        return z * mask
+
+
+def test_dropout_differs_by_client_step_round_and_seed():
+    drawn = []
+    for seed in (0, 1):
+        learn(model=classifier(middle=Masked), clients=[classification()[0]] * 2, rounds=2, local_steps=2, seed=seed)
+        drawn += Masked.masks[-8:]
+    assert len(set(map(tuple, drawn))) == 16
 
 
 def test_line_search_uses_the_same_dropout_for_all_trials():

@@ -32,6 +32,11 @@ def test_fedexps_protocol(tmp_path, recipe, clip, decayed):
     assert config["algorithm"].get("schedule") == ({"part": "Exponential"} if decayed else None)
 
 
+def test_a_seed_is_that_of_data_model_and_training(tmp_path):
+    config = rivals.trial(Lab("small", 1, tmp_path), "cifar10", "fedavg", {}, seed=3).arguments["config"]
+    assert (config["data"]["seed"], config["model"]["seed"], config["training"]["seed"]) == (3, 3, 3)
+
+
 @pytest.mark.parametrize(
     ("recipe", "expected"),
     [("fedavg", 10), ("fedsls", 10), ("fedexp", 20), ("scaffold_exp", 20), ("fedexpm", 20), ("fedexpsls", 20)],

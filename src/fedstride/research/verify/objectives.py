@@ -150,17 +150,18 @@ def extrapolated_proximal_points(make: Recipe = fedexprox) -> Iterator[Measured]
 @law("Ditto")
 def own_models(lam: float = 0.5) -> Iterator[Measured]:
     """The own models converge to the proximal points of x* of each client; the shared model is FedAvg's."""
-    problem = unequal()
+    problem, zero = unequal(), torch.zeros(4, dtype=torch.float64)
     algorithm = RECIPES["ditto"](lr=0.2, lam=lam)
-    xs, run = iterates(problem, torch.zeros(4).double(), algorithm, 12, local_steps=15)
-    plain = iterates(problem, torch.zeros(4).double(), fedavg(lr=0.2), 12, local_steps=15)[0]
-    yield "Ditto: distance of the shared model to FedAvg's", apart(xs[-1], plain[-1]), "<=", EXACT
-    eye = torch.eye(4).double()
-    goal = [
-        torch.linalg.solve(problem.hessian(i) + lam * eye, A.T @ b / len(b) + lam * xs[-1])
-        for i, (A, b) in enumerate(problem.clients)
-    ]
-    assert run.personal is not None
-    own = [next(model.parameters()).detach() for _, model in sorted(run.personal.items())]
-    wrong = max(apart(v, g) for v, g in zip(own, goal, strict=True))
-    yield "Ditto: distance of own models to the minimisers of f_i + lam/2 |v - x|^2", wrong, "<=", 1e-4
+    for name, decay in (("Ditto", 0.0), ("Ditto, weight decay", 0.3)):
+        xs, run = iterates(problem, zero, algorithm, 12, local_steps=15, weight_decay=decay)
+        plain = iterates(problem, zero, fedavg(lr=0.2), 12, local_steps=15, weight_decay=decay)[0]
+        yield f"{name}: distance of the shared model to FedAvg's", apart(xs[-1], plain[-1]), "<=", EXACT
+        eye = torch.eye(4).double()
+        goal = [
+            torch.linalg.solve(problem.hessian(i) + (lam + decay) * eye, A.T @ b / len(b) + lam * xs[-1])
+            for i, (A, b) in enumerate(problem.clients)
+        ]
+        assert run.personal is not None
+        own = [next(model.parameters()).detach() for _, model in sorted(run.personal.items())]
+        wrong = max(apart(v, g) for v, g in zip(own, goal, strict=True))
+        yield f"{name}: distance of own models to the minimisers of f_i + lam/2 |v - x|^2", wrong, "<=", 1e-4
