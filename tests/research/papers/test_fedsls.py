@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from fedstride.research.papers import fedsls, tuning
@@ -52,6 +54,19 @@ def test_a_line_search_is_searched_as_its_rivals_are(monkeypatch, tmp_path):
     found = tuning.tuned(lab, [("femnist", "fedsls"), ("femnist", "fedexpsls")])
     assert found["femnist", "fedsls"] == {"lr_max": 0.316, "c": 0.316}
     assert found["femnist", "fedexpsls"] == {"lr_max": 0.316, "c": 0.316, "eps": 0.01}
+
+
+def test_losses_are_compared_at_the_parameters_with_the_lowest_loss(monkeypatch, tmp_path):
+    """A rate of 1 is the most accurate, 0.01 has the lowest training loss: table 2 takes the first, table 1 the second."""
+
+    def result(config):
+        lr = config["algorithm"].get("lr", config["algorithm"].get("lr_max"))
+        return learned(config, 50 - 10 * abs(math.log10(lr)), 5, train=1 + abs(math.log10(lr / 0.01)))
+
+    lab = Pretended(monkeypatch, tmp_path, result).lab
+    for name, best in (("fedsls-table1", 0.01), ("fedsls-table2", 1.0)):
+        found = EXPERIMENTS[name].measure(lab).settings["parameters found"].values()
+        assert {options.get("lr", options.get("lr_max")) for options in found} == {best}
 
 
 def test_figure_4_names_the_steady_state_of_the_growing_start(monkeypatch, tmp_path):

@@ -22,7 +22,6 @@ from fedstride.research.papers.rivals import (
     CHANCES,
     DATA,
     NAMES,
-    Best,
     Options,
     Runs,
     about,
@@ -41,7 +40,7 @@ from fedstride.research.papers.rivals import (
     trial,
 )
 from fedstride.research.papers.tasks import ROUNDS
-from fedstride.research.papers.tuning import finals, tuned
+from fedstride.research.papers.tuning import finals, fit, tuned
 
 Column = dict[str, float]  # recipe: loss or accuracy
 
@@ -62,16 +61,11 @@ TABLE_2 = {  # test accuracy, per cent
 }
 
 
-def _tables(lab: Lab) -> tuple[Best, dict[str, Runs]]:
-    """Return the runs of both tables."""
-    return finals(lab, [*product(PLACES, METHODS), ("shakespeare", ADAM)])
-
-
 @experiment(
     "fedsls-table1", "Training loss of line search and extrapolation against tuned rivals (FedSLS, table 1, figure 2)"
 )
 def table_1(lab: Lab) -> Outcome:
-    best, runs = _tables(lab)
+    best, runs = finals(lab, product(PLACES, METHODS), fit)
     claims = [c for p in PLACES for c in _compared(lab, p, dict(zip(METHODS, TABLE_1[p], strict=True)), runs[p], -1)]
     claims.append(
         not_run("CIFAR-100, ResNet-18", "FedExpSLS 0.5, FedSLS 1.12, FedExProx 1.35, FedExP 1.44, FedAvg 2.07")
@@ -93,7 +87,7 @@ def table_1(lab: Lab) -> Outcome:
     "fedsls-table2", "Test accuracy of line search and extrapolation against tuned rivals (FedSLS, table 2, figure 3)"
 )
 def table_2(lab: Lab) -> Outcome:
-    best, runs = _tables(lab)
+    best, runs = finals(lab, [*product(PLACES, METHODS), ("shakespeare", ADAM)])
     claims = [c for p in PLACES for c in _compared(lab, p, dict(zip(METHODS, TABLE_2[p], strict=True)), runs[p], 1)]
     text = runs["shakespeare"]
     claims += [

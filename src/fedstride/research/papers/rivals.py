@@ -3,8 +3,10 @@
 Deviations: at small scale, a small CNN replaces ResNet-18 on CIFAR-10, softmax regression the CNN on handwriting, and a
 perceptron the LSTM on text; at medium scale, McMahan's CNN or a narrow ResNet-18 replaces ResNet-18, and the CNN of
 Delta-SGD that of Reddi et al., which needs twenty times the operations. At all scales, MNIST by writer replaces
-EMNIST and FEMNIST. Gradients are clipped at norm 10. The mean of the last two iterates is the read-out of methods that
-extrapolate (FedExP sec. 5; FedSLS does not state its read-out), the last iterate that of the others; both are recorded.
+EMNIST and FEMNIST. Gradients are clipped at norm 10. The mean of the last two iterates is the read-out of FedExP and its
+variants (FedExP sec. 5) and of FedExpSLS, although FedSLS alg. 5 returns the last iterate; the last iterate is that of the
+others. Accuracies of both are recorded. The training loss is what the clients report of the model that they receive, which is
+the last iterate (FedSLS sec. 5).
 """
 
 from __future__ import annotations

@@ -1,19 +1,21 @@
 """The search for the parameters of FedExP, FedSLS and their baselines; all recipes are searched in the same way.
 
-Deviations: the best parameters are those with the highest test accuracy after 50 rounds, while FedExP app. D.3 uses
-training accuracy. Below the paper's scale, the grids are coarser and searched one parameter at a time. FedSLS does not
+Deviations: the best parameters are those with the highest test accuracy after 50 rounds, or the lowest training loss where
+losses are compared, while FedExP app. D.3 uses training accuracy. Below the paper's scale, the grids are coarser and searched one parameter at a time. FedSLS does not
 state its grids. At all scales, a grid is extended while the best value lies on its edge.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 
+from fedstride.app.sweep import Result
 from fedstride.research.papers.experiment import Lab
-from fedstride.research.papers.rivals import SEARCHES, At, Best, Options, Runs, power, results, trial
+from fedstride.research.papers.rivals import SEARCHES, At, Best, Options, Runs, power, results, training_loss, trial
 from fedstride.research.papers.tasks import ROUNDS, accuracy
 
+Judge = Callable[[Result], float]  # larger is better
 Axes = dict[str, tuple[float, ...]]  # parameter: log10 of its grid; a search by parameters starts at the first values
 
 LIMITS = {"c": (-3.0, -0.5)}  # log10 of the range of a parameter that is extended; c is less than 1
@@ -47,7 +49,12 @@ def axes(lab: Lab, recipe: str) -> Axes:
     return {**({} if recipe in SEARCHES else {"lr": RATES[grid]}), **OTHERS[grid][recipe]}
 
 
-def tuned(lab: Lab, wanted: Iterable[At]) -> Best:
+def fit(run: Result) -> float:
+    """Judge a run by its training loss, as is reported of it."""
+    return -training_loss([run])
+
+
+def tuned(lab: Lab, wanted: Iterable[At], judge: Judge = accuracy) -> Best:
     """Return the best parameters of recipes at places."""
     every = {at: axes(lab, at[1]) for at in wanted}
     found: Best = {at: {key: power(grid[0]) for key, grid in some.items()} for at, some in every.items()}
@@ -56,15 +63,15 @@ def tuned(lab: Lab, wanted: Iterable[At]) -> Best:
             at: [dict(zip(some, map(power, point), strict=True)) for point in product(*some.values())]
             for at, some in every.items()
         }
-        scores = _scores(lab, grids)
+        scores = _scores(lab, grids, judge)
         found = {at: grid[_first_best(scores[at])] for at, grid in grids.items()}
     for i in range(max(map(len, every.values()), default=0)):
         keys = {at: list(some)[i] for at, some in every.items() if i < len(some)}
-        found |= _along(lab, {at: (key, every[at][key], found[at]) for at, key in keys.items()})
+        found |= _along(lab, {at: (key, every[at][key], found[at]) for at, key in keys.items()}, judge)
     return found
 
 
-def _along(lab: Lab, lines: Mapping[At, tuple[str, Sequence[float], Options]]) -> Best:
+def _along(lab: Lab, lines: Mapping[At, tuple[str, Sequence[float], Options]], judge: Judge) -> Best:
     """Return the best options on lines through given ones, extended while the best lies at an end."""
     grids = {at: list(grid) for at, (_, grid, _) in lines.items()}
     best: Best = {}
@@ -75,7 +82,7 @@ def _along(lab: Lab, lines: Mapping[At, tuple[str, Sequence[float], Options]]) -
             for at, (key, _, options) in lines.items()
             if at in open_lines
         }
-        for at, scores in _scores(lab, tried).items():
+        for at, scores in _scores(lab, tried, judge).items():
             i = _first_best(scores)
             best[at] = tried[at][i]
             further = _beyond(lines[at][0], grids[at], grids[at][i])
@@ -98,19 +105,19 @@ def _beyond(key: str, grid: Sequence[float], best: float) -> list[float]:
     return [further] if low <= further <= high else []
 
 
-def _scores(lab: Lab, tried: Mapping[At, Sequence[Options]]) -> dict[At, list[float]]:
+def _scores(lab: Lab, tried: Mapping[At, Sequence[Options]], judge: Judge) -> dict[At, list[float]]:
     cells = {(at, i): (at[1], trial(lab, *at, one)) for at, some in tried.items() for i, one in enumerate(some)}
     found = results(lab, cells)
-    return {at: [accuracy(found[at, i]) for i in range(len(some))] for at, some in tried.items()}
+    return {at: [judge(found[at, i]) for i in range(len(some))] for at, some in tried.items()}
 
 
 def _first_best(scores: Sequence[float]) -> int:
     return max(range(len(scores)), key=scores.__getitem__)
 
 
-def finals(lab: Lab, wanted: Iterable[At]) -> tuple[Best, dict[str, Runs]]:
+def finals(lab: Lab, wanted: Iterable[At], judge: Judge = accuracy) -> tuple[Best, dict[str, Runs]]:
     """Return the best parameters, and the full-length runs with them by place."""
-    best = tuned(lab, wanted)
+    best = tuned(lab, wanted, judge)
     cells = {
         (at, seed): (at[1], trial(lab, *at, options, ROUNDS[lab.scale], seed))
         for at, options in best.items()
