@@ -125,6 +125,16 @@ MUTANTS = [
         ("auto's first target is f", "2 * L.clamp(max=0)", "L.clamp(max=0)"),
         ("auto's mean squares are sums", '/ state["taken"]\n', "\n"),
         ("auto's weights are not stretched", ".clamp(1, STRETCH)", ".clamp(1, 1)"),
+        (
+            "auto's sudden gradients count in full",
+            '(SUDDEN * ratio(state["squares"], squares).sqrt()).clamp(max=1)',
+            '(SUDDEN * ratio(state["squares"], squares).sqrt()).clamp(min=1, max=1)',
+        ),
+        (
+            "auto's gradients are limited without root",
+            'ratio(state["squares"], squares).sqrt()',
+            'ratio(state["squares"], squares)',
+        ),
         ("auto's steps are negative below f*", '(L - state["target"]).clamp(min=0)', '(L - state["target"])'),
         (
             "auto's biases have the arithmetic mean",
@@ -150,6 +160,7 @@ MUTANTS = [
         ("auto's target is nearer", "lowest - torch.maximum(", "lowest - torch.minimum("),
         ("auto's lowest loss is the last", 'torch.minimum(state["lowest"], loss)', "loss"),
         ("auto's server stretches no weights", "balanced(r, q, sizes, biases(mean.shapes, x.device))", "r"),
+        ("auto's server does not send mean squares", '"scale", "squares", "target"', '"scale", "target"'),
         ("auto's server step is below 1", 'state["eta"] = eta.clamp(min=1)', 'state["eta"] = eta'),
     ),
     *of(

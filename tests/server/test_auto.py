@@ -37,7 +37,7 @@ def twin(model, clients, rounds, steps, below):
     x = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
     v, s, mean, q, first, lowest, reach = torch.zeros_like(x), 0.0, None, None, None, math.inf, 1.0
     size = [rms(x[:5]), max(abs(float(x[5])), rms(x[:5]))]  # the bias has at least the matrix's
-    xs, outputs, farthest, stretched = [x], [], 1.0, 0
+    xs, outputs, farthest, stretched, sudden = [x], [], 1.0, 0, 0
     for t in range(rounds):
         now = [max(size[0], rms(x[:5])), max(size[1], abs(float(x[5])), rms(x[:5]))]
         deltas, losses, squares = [], [], []
@@ -54,7 +54,9 @@ def twin(model, clients, rounds, steps, below):
                     used = [math.sqrt(square) for square in (seen[0] if t == 0 else q)]
                     stretch = min(20.0, max(1.0, now[1] * used[1] / (now[0] * used[0] * 5**0.5)))
                     stretched += stretch > 1
-                u = torch.cat([stretch * now[0] / used[0] * g[:5], now[1] / used[1] * g[5:]])
+                size_of = [max(usual, math.sqrt(square) / 2) for usual, square in zip(used, seen[-1], strict=True)]
+                sudden += any(large > usual for large, usual in zip(size_of, used, strict=True))
+                u = torch.cat([stretch * now[0] / size_of[0] * g[:5], now[1] / size_of[1] * g[5:]])
                 y = y - min(2 * max(f - target, 0.0) / float(g @ u), cap) * u
             deltas.append(x - y)
             squares.append([sum(column) / steps for column in zip(*seen, strict=True)])
@@ -73,7 +75,7 @@ def twin(model, clients, rounds, steps, below):
         mean = x if mean is None else mean + 9 / (t + 9) * (x - mean)
         xs.append(x)
         outputs.append(mean)
-    return xs, outputs, farthest, stretched
+    return xs, outputs, farthest, stretched, sudden
 
 
 @pytest.mark.parametrize(
@@ -85,13 +87,14 @@ def test_auto_equals_its_twin(scale, below, steps):
     loss = "mse" if below == 0 else lambda output, target: nn.functional.mse_loss(output, target) - below
     options = {"rounds": 12, "local_steps": steps, "normalise": False}
     run = fs.train(model, loss, clients, **options, callbacks=[lambda e: xs.append(e.x)])
-    expected, outputs, reach, stretched = twin(model, clients, 12, steps, below)
+    expected, outputs, reach, stretched, sudden = twin(model, clients, 12, steps, below)
     for mine, theirs in zip(xs, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
     output = nn.utils.parameters_to_vector(run.model.parameters()).detach()
     torch.testing.assert_close(output, outputs[-1], rtol=1e-9, atol=1e-12)
     assert below == 0 or run.history[-1]["train_loss"] < 0, "the target must move"
     assert reach > 1, "the cap was not stretched, so nothing was compared"
+    assert sudden, "no gradient was much larger than usual, so nothing was limited"
     assert (stretched > 0) == (scale < 1), "inputs are small in one case only"
 
 

@@ -109,8 +109,8 @@ def test_the_mean_client_step_is_weighted():
         (
             "auto",
             [d + 6, d + 6],
-            [d + 1, d + 6],
-        ),  # |Delta_i|^2, a loss and 4 mean squares; the reach, later a target and 4 scales
+            [d + 1, d + 10],
+        ),  # |Delta_i|^2, a loss and 4 mean squares; the reach, later a target, 4 scales and 4 mean squares
     ],
 )
 def test_bytes_are_counted_in_both_directions(algorithm, up, down):

@@ -62,7 +62,7 @@ class Auto:
         return {"eta": one, "reach": one, "s": zero, "v": torch.zeros_like(x)}
 
     def broadcast(self, state: State) -> State:
-        return {name: state[name] for name in ("reach", "scale", "target") if name in state}
+        return {name: state[name] for name in ("reach", "scale", "squares", "target") if name in state}
 
     def step(self, x: Vec, mean: Mean, state: State) -> Vec:
         steadiness = ratio(dot(mean.update, state["v"]), norm(mean.update) * norm(state["v"])) - STEADY

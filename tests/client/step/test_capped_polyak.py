@@ -1,4 +1,4 @@
-"""The steps of `auto`: biases and stretched weights, and the cap over rounds."""
+"""The steps of `auto`: biases and stretched weights, gradients that grow, and the cap over rounds."""
 
 import pytest
 import torch
@@ -58,6 +58,16 @@ def test_the_cap_of_rounds_1_10_and_31(model, steps, caps):
     for t, cap in zip((0, 9, 30), caps, strict=True):
         state = CappedPolyak().init(x, Context(0, t, 50, (0,), (steps,), one, one, {}, shapes))
         assert float(state["cap"]) == pytest.approx(cap)
+
+
+def test_a_gradient_that_grows_a_hundredfold_moves_a_tensor_by_at_most_twice_the_cap():
+    x, one, shapes = torch.full((6,), 0.5), torch.ones(1, 1), (torch.Size([2, 2]), torch.Size([2]))
+    rule = CappedPolyak()
+    state = rule.init(x, Context(0, 30, 50, (0,), (5,), one, one, {}, shapes))
+    for factor, moved in ((1.0, 1.0), (1.5, 1.5), (100.0, 2.0), (0.0, 0.0)):
+        g = 1e-3 * torch.tensor([1.0, 1.0, 1.0, 1.0, factor, factor])
+        move = rule.step(x[None], 1e3 * one, g[None], state, None)
+        torch.testing.assert_close(-move[0, 4:], 0.06 * 0.5 * moved * torch.ones(2))
 
 
 def test_vectors_and_zero_matrices_have_at_least_the_geometric_mean_of_the_matrices_sizes():

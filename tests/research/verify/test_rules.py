@@ -86,10 +86,10 @@ class Stopping(fs.DecSPS):
 
 
 class Forgetful(fs.Auto):
-    """The server of auto with the scale and target of another round."""
+    """The server of auto with another scale and the first target."""
 
     def broadcast(self, state):
-        return {"scale": state["radii"], "target": state["first"]}
+        return super().broadcast(state) | {"scale": state["radii"], "target": state["first"]}
 
 
 MISTAKES = {
@@ -114,7 +114,7 @@ MISTAKES = {
     "a bound below the losses": (clients.below_the_bound, {"rules": {"Polyak": fs.Polyak(f_star=-1e6)}}),
     "DecSPS that stops": (clients.beside_nothing, {"rules": {"DecSPS": (Stopping(), None)}}),
     "auto, another cap": (auto.steps, {"make": lambda: fs.CappedPolyak(0.05)}),
-    "auto, a server that tells nothing": (auto.scales, {"make": Forgetful}),
+    "auto, the scale of another round": (auto.scales, {"make": Forgetful}),
     "FedExP, another eps": (servers.private_extrapolation, {"server": lambda eps: fs.FedExP(2 * eps)}),
     "another server momentum": (
         servers.as_printed,

@@ -24,21 +24,24 @@ WARM_UP = 10  # rounds: untrained networks are easily ruined by long steps
 LINEAR = 2.0  # a model with one matrix is not: its cap is twice as large from the start
 MANY = 10  # local steps: beyond them, a client's steps are shorter, so that it drifts no farther than sqrt(K / 10)
 STRETCH = 20.0  # most that a radius is multiplied by where inputs are small
+SUDDEN = (
+    2.0  # a gradient larger than this many q_j counts as that large: networks that begin to learn have such gradients
+)
 
 
 @dataclass(frozen=True)
 class CappedPolyak:
-    """y -= eta u with u_j = (r_j / q_j) g_j for each tensor j, and eta = min{2 (f_B - f*) / <g, u>, cap}.
+    """y -= eta u with u_j = r_j g_j / max{q_j, rms(g_j) / 2} for each tensor j, and eta = min{2 (f_B - f*) / <g, u>, cap}.
 
-    r_j is the root mean square of the tensor's weights and q_j that of its gradient, so eta is the fraction of its own size
-    by which a step changes a tensor: the units of loss and parameters do not matter. Where a layer's inputs are so small that
-    its bias would change the outputs more than its weights do, r_j is larger.
+    r_j is the root mean square of the tensor's weights and q_j the usual one of its gradient, so eta is the fraction of its own
+    size by which a step changes a tensor, and no step changes it by more than twice that: the units of loss and parameters do not
+    matter. Where a layer's inputs are so small that its bias would change the outputs more than its weights do, r_j is larger.
 
     The cap is 0.06 min{1, (t + 1)/10, sqrt(10 / K)} / sqrt(1 + t/10) in round t for a client that takes K local steps: it rises
     over the first rounds, as far as the number of steps allows, and then falls with the square root of time, which needs no
     planned number of rounds. Models with one matrix need no rise: their cap is 0.12 min{1, sqrt(10 / K)} / sqrt(1 + t/10).
 
-    A server sends r_j / q_j, a factor for the cap, and f* once the loss goes below zero. Without one, as in the first round,
+    A server sends r_j / q_j, q_j^2, a factor for the cap, and f* once the loss goes below zero. Without one, as in the first round,
     a client takes r_j and q_j from its own first gradient, and f* = min(0, 2 f).
     """
 
@@ -63,7 +66,7 @@ class CappedPolyak:
         state["mean_squares"] = zero.repeat(1, len(shapes))
         state |= {f"tensor {j}": zero.new_empty(len(zero), 0, s.numel()) for j, s in enumerate(shapes)}
         if "scale" in sent:
-            state["scale"] = repeat(spread(sent["scale"], [s.numel() for s in shapes]), len(zero))
+            state |= {name: repeat(sent[name], len(zero)) for name in ("scale", "squares")}
             state["target"] = zero + sent["target"]
         else:
             state["radii"] = repeat(radii(x, shapes), len(zero))
@@ -78,11 +81,12 @@ class CappedPolyak:
             if "scale" not in state:
                 q, n = squares.sqrt(), squares.new_tensor(sizes)
                 r = balanced(started(state["radii"], L, q, n), q, n, state["biases"])
-                state["scale"] = spread(ratio(r, q), sizes)
+                state["scale"], state["squares"] = ratio(r, q), squares
                 state["target"] = 2 * L.clamp(max=0)
         state["taken"] = state["taken"] + 1
         state["mean_squares"] = state["mean_squares"] + (squares - state["mean_squares"]) / state["taken"]
-        U = state["scale"] * G
+        scale = state["scale"] * (SUDDEN * ratio(state["squares"], squares).sqrt()).clamp(max=1)
+        U = torch.cat([c * part for c, part in zip(torch.split(scale, 1, 1), torch.split(G, sizes, 1), strict=True)], 1)
         slope = dot(G, U).clamp(min=torch.finfo(W.dtype).tiny)
         state["eta"] = torch.minimum(2 * (L - state["target"]).clamp(min=0) / slope, state["cap"])
         return -state["eta"] * U
@@ -126,11 +130,6 @@ def balanced(radii: Tensor, q: Tensor, sizes: Tensor, biases: Tensor) -> Tensor:
     """The radii, stretched where a layer's weights would change the loss less than its bias does: its inputs are small."""
     effects = radii * q * sizes.sqrt()
     return radii * ratio(effects.gather(-1, biases), effects).clamp(1, STRETCH)
-
-
-def spread(values: Tensor, sizes: Sequence[int]) -> Tensor:
-    """One number per tensor -> one per coordinate; of a vector or of each row."""
-    return torch.cat([v.expand(*v.shape[:-1], n) for v, n in zip(torch.split(values, 1, -1), sizes, strict=True)], -1)
 
 
 def ratio(a: Tensor, b: Tensor) -> Tensor:

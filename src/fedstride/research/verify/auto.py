@@ -52,18 +52,22 @@ def steps(make: Callable[[], Step] = CappedPolyak) -> Iterator[Measured]:
     """Every move is that of the formula: in early and late rounds, after few and many steps, with and without a server."""
     source, one = torch.Generator().manual_seed(0), torch.ones(1, 1, dtype=torch.float64)
     words = {"reach": 2.5 * one[0, 0], "scale": one.new_tensor([0.3, 0.02, 0.1]), "target": -0.4 * one[0, 0]}
+    words["squares"] = one.new_tensor([1e-4, 1e-2, 1.0])
     moves, means = [], []
     for (t, tau), sent, first in product(((0, 5), (4, 5), (4, 40), (30, 5), (30, 1000)), ({}, words), (3.0, -0.5)):
         rule, x = make(), _drawn(source, 1.0)
         state = rule.init(x, Context(0, t, 50, (0,), (tau,), one, one, sent, SHAPES))
         cap = 0.06 * min(1.0, (t + 1) / 10, sqrt(10 / max(10, tau))) / sqrt(1 + t / 10) * (2.5 if sent else 1.0)
         target, scale, seen = -0.4 if sent else min(0.0, 2 * first), [0.3, 0.02, 0.1], list[list[float]]()
+        usual = [1e-2, 1e-1, 1.0]
         for k, loss in enumerate((first, first + 0.01, 0.01, -2.0)):
-            g = _drawn(source, 0.1)
+            g = 4**k * _drawn(source, 0.1)
             seen.append(_squares(g))
             if k == 0 and not sent:
-                scale = _scale(_radii(x), list(map(sqrt, seen[0])))
-            u = torch.cat([c * part for c, part in zip(scale, torch.split(g, SIZES), strict=True)])
+                usual = list(map(sqrt, seen[0]))
+                scale = _scale(_radii(x), usual)
+            factors = [c * q / max(q, sqrt(now) / 2) for c, q, now in zip(scale, usual, seen[-1], strict=True)]
+            u = torch.cat([c * part for c, part in zip(factors, torch.split(g, SIZES), strict=True)])
             eta = min(2 * max(0.0, loss - target) / float(g @ u), cap)
             moves.append(apart(rule.step(x[None], loss * one, g[None], state, None)[0], -eta * u))  # type: ignore[arg-type]
         means.append(apart(state["mean_squares"][0], x.new_tensor(seen).mean(0)))
@@ -73,7 +77,7 @@ def steps(make: Callable[[], Step] = CappedPolyak) -> Iterator[Measured]:
 
 @law("Server rules")
 def scales(make: Callable[[], Server] = Auto) -> Iterator[Measured]:
-    """The server sends r_j / q_j of all tensors and the target f*, from the sizes, mean squares and losses so far."""
+    """The server sends r_j / q_j and q_j^2 of all tensors and the target f*, from the sizes, mean squares and losses so far."""
     for name, length in (("", 1.0), (", from a model of zeros", 0.0)):
         source, rule = torch.Generator().manual_seed(0), make()
         x = length * _drawn(source, 1.0)
@@ -94,7 +98,7 @@ def scales(make: Callable[[], Server] = Auto) -> Iterator[Measured]:
             lowest = min(losses)
             target = lowest - max(3.0 - lowest, -lowest) if lowest < 0 else 0.0
             sent = rule.broadcast(state)
-            wrong.append(apart(sent["scale"], x.new_tensor(_scale(r, q))))
+            wrong += [apart(sent["scale"], x.new_tensor(_scale(r, q))), apart(sent["squares"], x.new_tensor(q2))]
             off.append(abs(float(sent["target"]) - target))
         yield f"auto{name}: distance of the scale to the formula as printed", max(wrong), "<=", 1e-10
         yield f"auto{name}: distance of the target to the formula as printed", max(off), "<=", 1e-10
