@@ -44,8 +44,7 @@ run = fs.train(
     model,
     "model",  # the loss that the model returns
     clients,
-    "fedadamw(lr=0.003)",  # a BERT from random weights needs Adam: "auto" does not learn it
-    rounds=15,
+    rounds=20,
     batch_size=12,
     collate=collate,
     test=reviews(seed=99, count=200),
