@@ -161,7 +161,7 @@ MUTANTS = [
         ("auto's lowest loss is the last", 'torch.minimum(state["lowest"], loss)', "loss"),
         ("auto's server stretches no weights", "balanced(r, q, sizes, biases(mean.shapes, x.device))", "r"),
         ("auto's server does not send mean squares", '"scale", "squares", "target"', '"scale", "target"'),
-        ("auto's server step is below 1", 'state["eta"] = eta.clamp(min=1)', 'state["eta"] = eta'),
+        ("auto's server step is below 1", "share * eta.clamp(min=1)", "share * eta"),
     ),
     *of(
         "server/fedexp.py",

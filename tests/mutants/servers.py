@@ -198,9 +198,14 @@ MUTANTS = [
         ),
         ("auto with FedExP's factor 2", "below = 3 * (", "below = 2 * ("),
         (
-            "auto's beta falls with K without root",
+            "auto's beta and server step fall with K without root",
             "math.sqrt(MANY / max(MANY, mean.steps))",
             "(MANY / max(MANY, mean.steps))",
+        ),
+        (
+            "auto's server step ignores the number of local steps",
+            "share * eta.clamp(min=1) + (1 - share)",
+            "eta.clamp(min=1)",
         ),
         ("auto's moves have no longest length", "torch.minimum(s / below, (s / sq(v)).sqrt())", "s / below"),
         ("auto's reach may fall below 1", ".clamp(1, FARTHEST)", ".clamp(0.1, FARTHEST)"),

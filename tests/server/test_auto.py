@@ -37,7 +37,7 @@ def twin(model, clients, rounds, steps, below):
     x = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
     v, s, mean, q, first, lowest, reach = torch.zeros_like(x), 0.0, None, None, None, math.inf, 1.0
     size = [rms(x[:5]), max(abs(float(x[5])), rms(x[:5]))]  # the bias has at least the matrix's
-    xs, outputs, farthest, stretched, sudden = [x], [], 1.0, 0, 0
+    xs, outputs, farthest, stretched, sudden, extrapolated = [x], [], 1.0, 0, 0, 0
     for t in range(rounds):
         now = [max(size[0], rms(x[:5])), max(size[1], abs(float(x[5])), rms(x[:5]))]
         deltas, losses, squares = [], [], []
@@ -64,10 +64,13 @@ def twin(model, clients, rounds, steps, below):
         c = float(delta @ v / (delta.norm() * v.norm())) if t > 0 else 0.0
         reach = min(4.0, max(1.0, reach * math.exp((c - 0.3) / 2 if c > 0.3 else c - 0.3)))
         farthest = max(farthest, reach)
-        beta = 0.8 * math.sqrt(100 / max(100, steps))
+        share = math.sqrt(100 / max(100, steps))
+        beta = 0.8 * share
         v = delta + beta * v
         s = sum(float(d @ d) for d in deltas) / len(deltas) + beta**2 * s
-        x = x - max(1.0, min(s / (3 * float(v @ v)), math.sqrt(s / float(v @ v)))) * v
+        eta = max(1.0, min(s / (3 * float(v @ v)), math.sqrt(s / float(v @ v))))
+        extrapolated += eta > 1
+        x = x - (1 + share * (eta - 1)) * v
         new = [sum(column) / len(clients) for column in zip(*squares, strict=True)]
         q = new if q is None else [0.9 * old + 0.1 * one for old, one in zip(q, new, strict=True)]
         loss = sum(losses) / len(losses)
@@ -75,7 +78,7 @@ def twin(model, clients, rounds, steps, below):
         mean = x if mean is None else mean + 9 / (t + 9) * (x - mean)
         xs.append(x)
         outputs.append(mean)
-    return xs, outputs, farthest, stretched, sudden
+    return xs, outputs, farthest, stretched, sudden, extrapolated
 
 
 @pytest.mark.parametrize(
@@ -87,13 +90,14 @@ def test_auto_equals_its_twin(scale, below, steps):
     loss = "mse" if below == 0 else lambda output, target: nn.functional.mse_loss(output, target) - below
     options = {"rounds": 12, "local_steps": steps, "normalise": False}
     run = fs.train(model, loss, clients, **options, callbacks=[lambda e: xs.append(e.x)])
-    expected, outputs, reach, stretched, sudden = twin(model, clients, 12, steps, below)
+    expected, outputs, reach, stretched, sudden, extrapolated = twin(model, clients, 12, steps, below)
     for mine, theirs in zip(xs, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
     output = nn.utils.parameters_to_vector(run.model.parameters()).detach()
     torch.testing.assert_close(output, outputs[-1], rtol=1e-9, atol=1e-12)
     assert below == 0 or run.history[-1]["train_loss"] < 0, "the target must move"
     assert reach > 1, "the cap was not stretched, so nothing was compared"
+    assert extrapolated, "the server step was 1 in every round"
     assert sudden, "no gradient was much larger than usual, so nothing was limited"
     assert (stretched > 0) == (scale < 1), "inputs are small in one case only"
 

@@ -21,25 +21,26 @@ from fedstride.wire import Mean
 MEMORY = 0.9  # of the gradients' mean squares, per round
 STEADY = 0.3  # cosine between an update and the sum of those before: above it, longer steps would have done the same
 FARTHEST = 4.0  # most that the clients' cap is multiplied by
-MANY = 100  # local steps: beyond them, clients arrive where momentum would carry the model, and it overshoots
+MANY = 100  # local steps: beyond them, clients arrive where momentum and extrapolation would carry the model
 
 
 @dataclass(frozen=True)
 class Auto:
     """v = Dbar + beta v, s = S + beta^2 s; x -= eta v with eta = s / (3 (|v|^2 + rho (1 - M/N) s)), within bounds.
 
-    beta is 0.8, and 0.8 sqrt(100 / K) where the median client takes K > 100 local steps.
-
     eta is at least 1; and at most sqrt(s) / |v|, if that is more than 1, so that |eta v| <= sqrt(s): without it, clients that agree
     on where to be and not on how to get there (|Dbar| near 0, S not) would throw the model far away.
+
+    Where the median client takes K > 100 local steps, both are less: beta is 0.8 sqrt(100 / K), and eta - 1 is multiplied by
+    sqrt(100 / K).
 
     The clients' cap is multiplied by a reach between 1 and 4, which grows while updates keep their direction and shrinks,
     twice as fast, when they do not: with c the cosine between Dbar and the v before it, reach *= exp((c - 0.3) / 2) where
     c > 0.3, else exp(c - 0.3).
 
     For the clients' steps: r_j is the size of tensor j now, or at the start if that was more, stretched where a layer's inputs
-    are small; q_j^2 follows the mean square of its gradient over the cohorts. Once the cohort's mean loss was below zero, the target f* lies as far below the lowest
-    one as that is below the first, or below zero.
+    are small; q_j^2 follows the mean square of its gradient over the cohorts. Once the cohort's mean loss was below zero, the
+    target f* lies as far below the lowest one as that is below the first, or below zero.
     """
 
     beta: float = 0.8
@@ -68,12 +69,13 @@ class Auto:
         steadiness = ratio(dot(mean.update, state["v"]), norm(mean.update) * norm(state["v"])) - STEADY
         growth = torch.where(steadiness > 0, steadiness / 2, steadiness).exp()
         state["reach"] = (state["reach"] * growth).clamp(1, FARTHEST)
-        beta = self.beta * math.sqrt(MANY / max(MANY, mean.steps))
+        share = math.sqrt(MANY / max(MANY, mean.steps))
+        beta = self.beta * share
         v = state["v"] = mean.update + beta * state["v"]
         s = state["s"] = mean.square + beta**2 * state["s"]
         below = 3 * (sq(v) + self.rho * (1 - mean.participants / mean.clients) * s)
         eta = torch.where(below > 0, torch.minimum(s / below, (s / sq(v)).sqrt()), 1.0)
-        state["eta"] = eta.clamp(min=1)
+        state["eta"] = share * eta.clamp(min=1) + (1 - share)
         new = x - state["eta"] * v
         if "mean_squares" in mean.fields:  # not under privacy
             self._scale(x, new, mean, state)

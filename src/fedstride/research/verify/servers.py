@@ -175,7 +175,8 @@ def of_auto(beta: float = 0.8, rho: float = 0.1) -> Iterator[Measured]:
     D = list(torch.randn(ROUNDS, 4, generator=source, dtype=torch.float64))
     S = [float(sq(d)) * factor for d, factor in zip(D, (1.0, 8.0, 30.0, 1.5, 60.0, 3.0, 1.1, 5.0), strict=True)]
     for participants, steps in ((4, 5), (1, 5), (4, 400)):
-        b = beta * sqrt(100 / max(100, steps))
+        share = sqrt(100 / max(100, steps))
+        b = beta * share
         rule = Auto(beta, rho)
         x = torch.linspace(-1, 2, 4, dtype=torch.float64)
         state, wrong, reach, far = rule.init(x), [], 1.0, []
@@ -191,7 +192,7 @@ def of_auto(beta: float = 0.8, rho: float = 0.1) -> Iterator[Measured]:
             eta = total / (3 * (float(sq(v)) + rho * (1 - participants / 4) * total))
             eta = max(1.0, min(eta, sqrt(total / float(sq(v)))))
             new = rule.step(x, mean, state)
-            wrong.append(apart(new, x - eta * v))
+            wrong.append(apart(new, x - (1 + share * (eta - 1)) * v))
             far.append(abs(float(rule.broadcast(state)["reach"]) - reach))
             x = new
         name = f"auto, {participants} of 4 clients, {steps} steps"
