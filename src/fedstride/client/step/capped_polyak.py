@@ -2,7 +2,8 @@
 
 Loizou, Vaswani, Laradji, Lacoste-Julien. Stochastic Polyak step-size for SGD. AISTATS 2021, for the step itself;
 You, Gitman, Ginsburg. Large batch training of convolutional networks. 2017, for steps relative to the weights.
-Deviations: the cap, its schedule and the moving target for losses below zero are ours. The other half is server/auto.py.
+Deviations: the cap, its schedule, the limit on gradients that grow and the moving target for losses below zero are ours. The
+other half is server/auto.py.
 """
 
 from __future__ import annotations
