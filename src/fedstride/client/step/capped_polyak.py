@@ -25,9 +25,7 @@ WARM_UP = 10  # rounds: untrained networks are easily ruined by long steps
 LINEAR = 2.0  # a model with one matrix is not: its cap is twice as large from the start
 MANY = 10  # local steps: beyond them, a client's steps are shorter, so that it drifts no farther than sqrt(K / 10)
 STRETCH = 20.0  # most that a radius is multiplied by where inputs are small
-SUDDEN = (
-    2.0  # a gradient larger than this many q_j counts as that large: networks that begin to learn have such gradients
-)
+SUDDEN = 2.0  # most that a gradient counts for, in q_j: where a network begins to learn, gradients grow a hundredfold
 
 
 @dataclass(frozen=True)

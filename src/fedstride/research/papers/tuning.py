@@ -1,8 +1,9 @@
 """The search for the parameters of FedExP, FedSLS and their baselines; all recipes are searched in the same way.
 
 Deviations: the best parameters are those with the highest test accuracy after 50 rounds, or the lowest training loss where
-losses are compared, while FedExP app. D.3 uses training accuracy. Below the paper's scale, the grids are coarser and searched one parameter at a time. FedSLS does not
-state its grids. At all scales, a grid is extended while the best value lies on its edge.
+losses are compared, while FedExP app. D.3 uses training accuracy. Below the paper's scale, the grids are coarser and searched
+one parameter at a time. FedSLS does not state its grids. At all scales, a grid is extended while the best value lies on its
+edge.
 """
 
 from __future__ import annotations
